@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from regard.data.tokenizer import Tokenizer
     from regard.errors import Interrupted, RegardError, UserError
     from regard.evaluate import compare, score
+    from regard.explain.encoder_explanation import EncoderExplanation
     from regard.explain.explanation import Explanation
     from regard.generate.options import SearchOptions
     from regard.layout import SequenceLayout
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _PLACES = {
     "Augmented": "regard.augment",
     "Bundle": "regard.bundle",
+    "EncoderExplanation": "regard.explain.encoder_explanation",
     "Explanation": "regard.explain.explanation",
     "Index": "regard.understanding.index",
     "Interrupted": "regard.errors",
@@ -62,6 +64,7 @@ _PLACES = {
 __all__ = [
     "Augmented",
     "Bundle",
+    "EncoderExplanation",
     "Explanation",
     "Index",
     "Interrupted",

@@ -9,15 +9,16 @@ weights of the base: the result is a bundle like any other, on every engine.
 
 from __future__ import annotations
 
+import atexit
 import json
 import math
-import os
 import re
 import shutil
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import torch
@@ -25,17 +26,17 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from regard.bundle import Bundle, load_bundle, load_weights, save_bundle
-from regard.errors import UserError
+from regard.errors import NoRoom, UserError
 from regard.escaping import shorten
 from regard.export.to_family import find_family
 from regard.families.table import Entry, from_theirs, to_theirs
 from regard.files import MANIFEST, atomic_folder, cache_folder, read_json, sha256
+from regard.generate.engines.model_cache import ensure, locked
 from regard.version import __version__
 from regard.weights import check_finite, readable
 
 CONFIG, WEIGHTS, OWN = "adapter_config.json", "adapter_model.safetensors", "regard.json"
 _PREFIX, _A, _B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
-_UNUSED_SECONDS = 30 * 24 * 3600.0
 _MAX_ALPHA = 1e9
 _TASKS = {"generate": "CAUSAL_LM", "translate": "SEQ_2_SEQ_LM"}
 # Fields of peft that change what an adapter computes, and the values with which it computes what is done here.
@@ -169,9 +170,12 @@ class Adapter:
 
 def open_adapter(path: Path) -> Adapter:
     """An adapter's folder, or that of the run that made it."""
+    if not path.is_dir():
+        found = "is a file" if path.exists() else "does not exist"
+        raise UserError(f"{path}: must be the folder of an adapter or of a run that made one, but {found}")
     folder = next((each for each in (path, path / "adapter") if (each / CONFIG).is_file()), None)
     if folder is None:
-        raise UserError(f"{path}: must be an adapter or a run that made one, but has no {CONFIG}")
+        raise UserError(f"{path}: must be the folder of an adapter or of a run that made one, but has no {CONFIG}")
     if not (folder / WEIGHTS).is_file():
         raise UserError(f"{folder / WEIGHTS}: there is no such file; an adapter has its weights there, not in a pickle")
     config = read_json(folder / CONFIG)
@@ -182,18 +186,29 @@ def open_adapter(path: Path) -> Adapter:
 
 
 def adapted(base: Path, adapter: Path) -> Path:
-    """The bundle of a base with an adapter, made in the cache when it is first asked for."""
+    """The bundle of a base with an adapter, merged into the cache on first use. Where nothing can be kept (a full disk, a read-only
+    home folder), it lies in a temporary folder until this process ends."""
     bundle, opened = load_bundle(base), open_adapter(adapter)
-    entry = cache_folder() / "adapted" / f"{sha256(base / MANIFEST)[:32]}-{opened.key}"
-    folder = entry / f"{_name(base, 'model')}+{_name(opened.folder, 'adapter')}"  # servers name a model by its folder
+    key = f"{sha256(base / MANIFEST)[:32]}-{opened.key}"
+    name = f"{_name(base, 'model')}+{_name(opened.folder, 'adapter')}"  # servers name a model by its folder
     check_base(opened, bundle)
+
+    def merged_in(root: Path) -> Path:
+        with locked(root / key):
+            ensure(root / key / name, load_bundle, lambda folder: merge(bundle, opened, folder))
+        return root / key / name
+
     try:
-        load_bundle(folder)
-    except (OSError, UserError):  # not there, or damaged
-        _remove_unused(entry.parent)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        merge(bundle, opened, folder)
-    os.utime(entry)
+        return merged_in(cache_folder() / "adapted")
+    except (OSError, NoRoom):
+        return merged_in(_temporary_folder())
+
+
+@cache
+def _temporary_folder() -> Path:
+    """A folder that lasts as long as the process."""
+    folder = Path(mkdtemp(prefix="regard-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
@@ -201,13 +216,6 @@ def _name(folder: Path, usual: str) -> str:
     """The name of a folder; that of the run, if it has the name that runs give it."""
     folder = folder.resolve()
     return folder.parent.name if folder.name == usual else folder.name
-
-
-def _remove_unused(root: Path) -> None:
-    """Remove what was not used for a month."""
-    for each in root.glob("*-*"):
-        if time.time() - each.stat().st_mtime > _UNUSED_SECONDS:
-            shutil.rmtree(each, ignore_errors=True)
 
 
 def merge(base: Bundle, adapter: Adapter, folder: Path) -> Bundle:
@@ -225,7 +233,10 @@ def merge(base: Bundle, adapter: Adapter, folder: Path) -> Bundle:
         max_length=base.max_length,
         facts={**base.facts, "adapter": _name(adapter.folder, "adapter"), "init": _name(base.folder, "model")},
         alignment=base.alignment,
+        directions=base.directions,
         task=base.task,
+        prompts=base.prompts,
+        takes_pairs=base.takes_pairs,
     )
 
 

@@ -75,7 +75,7 @@ def make_card(bundle: Bundle) -> str:
 def _heading(bundle: Bundle) -> list[str]:
     made = "imported" if "imported" in bundle.facts else "trained"
     version = f" {bundle.facts['regard']}" if bundle.facts.get("regard") else ""
-    title, what = _TITLES.get(bundle.task, (f"{bundle.source} → {bundle.target}", "translation model"))
+    title, what = _TITLES.get(bundle.task, (bundle.languages, "translation model"))
     return [f"# {title}", "", f"A Transformer {what} {made} with Regard{version}."]
 
 
@@ -90,6 +90,8 @@ def _table(bundle: Bundle) -> list[str]:
         f"| d_model, d_ff, heads | {config.d_model}, {config.d_ff}, {config.num_heads} |",
         f"| vocabulary | {config.vocab_size:,} |",
     ]
+    if bundle.takes_pairs:
+        lines.append("| input | pairs of texts |")
     if config.head_settings.answer != "one":
         lines.append(f"| answer | {'several labels' if config.head_settings.answer == 'several' else 'a number'} |")
     if labels := config.head_settings.labels:

@@ -4,6 +4,7 @@
       UserError            an input, a file or an option is wrong; exits with 2
         InputError         a text or document is malformed; the message never quotes it, so a server may send it back
           InputTooLarge    it exceeds a limit
+      NoRoom               the disk is full, or a quota or limit is used up
       Interrupted          stopped with Ctrl-C, with the work saved; exits with 130
 
 Any other exception but an OSError or a MemoryError, which exit with 1, is a bug: the command line exits with 70 and says how to
@@ -40,6 +41,10 @@ class InputError(UserError):
 
 class InputTooLarge(InputError):
     """The input exceeds a limit."""
+
+
+class NoRoom(RegardError):
+    """A file cannot be written, since the disk is full, or a quota or limit is used up."""
 
 
 class Interrupted(RegardError):

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from regard.errors import RegardError, UserError
+from regard.errors import NoRoom, UserError
 from regard.escaping import shorten
 
 MANIFEST = "manifest.json"
@@ -80,10 +80,18 @@ def writing(path: Path, size: int) -> Iterator[None]:
         reason = no_room(error)
         if reason is None:
             raise
-        named = Path(*(_TEMPORARY.sub(r"\1", part) for part in path.parts))
-        raise RegardError(
-            f"{named}: cannot be written, since {reason}; it needs {size:,} bytes: make room, then run the command again"
+        raise NoRoom(
+            f"{final_name(path)}: cannot be written, since {reason}; it needs {size:,} bytes: make room, then run the command again"
         ) from error
+
+
+def final_name(path: Path) -> Path:
+    """The name that a temporary file, or a file in a temporary folder, would have had in the end.
+
+    >>> str(final_name(Path("run/.model.123.tmp/config.json")))
+    'run/model/config.json'
+    """
+    return Path(*(_TEMPORARY.sub(r"\1", part) for part in path.parts))
 
 
 def no_room(error: BaseException) -> str | None:
@@ -189,6 +197,8 @@ def check_new_file(path: Path) -> None:
     folder = path.resolve().parent if path.is_symlink() else path.parent
     if not folder.is_dir():
         raise UserError(f"{path}: the folder {folder} does not exist")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError(f"{path}: cannot be written, since the folder {folder} is read-only for you; choose another")
     if path.is_dir():
         raise UserError(f"{path}: must be a file, but is a folder")
     if path.exists() and not path.is_file():

@@ -84,7 +84,7 @@ h2 { font-size: 18px; font-weight: 650; margin: 36px 0 10px; }
 h3 { font-size: 14px; font-weight: 600; }
 section > p { margin-bottom: 10px; }
 .card, .tiles > div { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 14px 16px; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; margin-top: 22px; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(180px, 1fr)); gap: 12px; margin-top: 22px; }
 .tiles p { font-size: 13px; color: var(--soft); overflow-wrap: anywhere; }
 .tiles strong { display: block; font-size: 24px; font-weight: 650; line-height: 1.35; white-space: nowrap;
   font-variant-numeric: tabular-nums; }

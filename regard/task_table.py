@@ -82,9 +82,10 @@ class TaskSettings:
     marks: int = 0  # tokens that a sequence may have beyond data.max_length
     tokens: str = "tokens"  # those that batches and speed are counted in
     has_labels: bool = False  # a record has labels, and the model a head for them
+    has_tables: bool = False  # records are rows of tables, with one text or two
+    monitors: tuple[str, ...] = ("loss",)  # what train.monitor may be
     has_own_head: bool = False  # the head is its own: a run may start from the encoder of another task
     can_smooth: bool = True  # its loss has labels, which may be smoothed
-    monitors: tuple[str, ...] = ("loss",)  # validation metrics that may decide
 
     @property
     def required(self) -> str:
@@ -105,7 +106,7 @@ def _labelled(head: str) -> Mapping[str, Mapping[str, Any]]:
     }
 
 
-_OF_LABELS = ("loss", "score", "accuracy", "f1", "macro_f1", "spearman", "pearson")
+_LABEL_MONITORS = ("loss", "score", "accuracy", "f1", "macro_f1", "spearman", "pearson")
 DEFAULT_TASK = "translate"
 TASK_SETTINGS: dict[str, TaskSettings] = {
     DEFAULT_TASK: TaskSettings(
@@ -114,12 +115,12 @@ TASK_SETTINGS: dict[str, TaskSettings] = {
         scored="Sentences",
         fields=_fields(
             data="source target max_ratio deduplicate",
-            tokenizer="protect",
+            tokenizer="protect tag_targets",
             train="bpe_dropout validate_sentences monitor",
             decode="beam alpha max_extra guard",
         ),
-        has_sides=True,
         monitors=("loss", "bleu"),
+        has_sides=True,
         marks=1,  # the end mark
         tokens="target tokens",
     ),
@@ -141,21 +142,22 @@ TASK_SETTINGS: dict[str, TaskSettings] = {
         title="the task classify",
         noun="text",
         scored="Texts",
-        fields=_fields(data="text label header separator", train="monitor class_weights", decode="threshold"),
+        fields=_fields(data="text label header separator", train="monitor class_weights fit_head", decode="threshold"),
         defaults=_labelled("classes"),
         has_labels=True,
+        monitors=_LABEL_MONITORS,
+        has_tables=True,
         has_own_head=True,
-        monitors=_OF_LABELS,
     ),
     "tag": TaskSettings(
         title="the task tag",
         noun="sentence",
         scored="Sentences",
-        fields=_fields(data="text label", train="monitor class_weights", decode="words"),
+        fields=_fields(data="text label", train="monitor class_weights fit_head", decode="words"),
         defaults=_labelled("tags"),
         has_labels=True,
+        monitors=_LABEL_MONITORS,
         has_own_head=True,
-        monitors=_OF_LABELS,
     ),
     "embed": TaskSettings(
         title="the task embed",
@@ -167,10 +169,10 @@ TASK_SETTINGS: dict[str, TaskSettings] = {
             "model": {"decoder_layers": 0, "head": {"kind": "vector", "pooling": "mean", "normalize": True}},
             "train": {"label_smoothing": 0.0, "monitor": "retrieval"},
         },
+        monitors=("loss", "retrieval"),
         has_sides=True,
         has_own_head=True,
         can_smooth=False,
-        monitors=("loss", "retrieval"),
     ),
 }
 

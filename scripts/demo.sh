@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Translates with the built-in models and scores one; trains nothing. `make demo` calls this.
+# Translates and searches with the built-in models, and trains a small classifier; `make demo` calls this.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 regard="${BIN:-.venv/bin}/regard"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
 
-show() { # MODEL SENTENCES
+translate() { # MODEL SENTENCES
     local translations
     translations=$(printf '%s\n' "$2" | "$regard" translate -m "$1")
     while IFS= read -r source <&3 && IFS= read -r translation <&4; do
@@ -14,7 +16,7 @@ show() { # MODEL SENTENCES
 }
 
 echo "English to German:"
-show en-de 'The weather is nice today.
+translate en-de 'The weather is nice today.
 Where is the nearest train station?
 My sister has been living in Berlin for three years.
 Mr President, I would like to thank the Commission for its report.
@@ -23,7 +25,7 @@ The rent is 1,250 euros a month.
 Please send your questions to info@example.org.'
 
 echo "German to English:"
-show de-en 'Guten Morgen! Wie geht es dir?
+translate de-en 'Guten Morgen! Wie geht es dir?
 Ich hätte gern eine Tasse Kaffee.
 Wenn es morgen regnet, bleiben wir zu Hause.
 Die Datei konnte nicht geöffnet werden.'
@@ -32,9 +34,27 @@ echo "Scores of en-de on the Tatoeba test set, which it was not trained on:"
 "$regard" evaluate --source data/tatoeba/test.en.xz --reference data/tatoeba/test.de.xz
 
 echo
+echo "Search by meaning: the built-in encoder reads the folder docs, and finds what answers a question:"
+"$regard" embed docs --index "$work/docs.index" 2>"$work/log" || { cat "$work/log"; exit 1; }
+for question in "Does my text leave my computer?" "Which languages can it detect?"; do
+    printf '\n  %s\n' "$question"
+    COLUMNS=100 "$regard" search "$work/docs.index" "$question" -k 1 | sed 's/^/  /'
+done
+
+echo
+echo "A classifier from 350 labelled requests (data/snips), from the built-in encoder:"
+"$regard" train data/snips/requests.tsv --out "$work/requests" --set train.epochs=4 >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+sed -n 's/^scores  /  /p' "$work/log"
+printf '%s\n' 'play some jazz' 'will it rain in Kyoto tomorrow?' 'a table for two at seven, please' 'that novel deserves four stars' |
+    "$regard" classify -m "$work/requests" 2>"$work/log" | sed 's/^/  /' || { cat "$work/log"; exit 1; }
+
+echo
 echo "What next:"
 printf '  %-58s %s\n' \
     "$regard translate 'Your own sentence.'" "also from standard input or -i FILE; -m de-en for German" \
     "$regard serve" "the page and the API on http://127.0.0.1:8000" \
     "$regard explain -o page.html 'It was too tired.'" "attention, candidates, beam and saliency" \
-    "$regard train your.en your.de" "a model from your own text"
+    "$regard train your.en your.de" "a translation model from your own text" \
+    "$regard train your-table.tsv" "a classifier from a table of labels and texts"
+echo
+echo "The paper, sentence by sentence, beside the code that runs it: docs/paper.md (or in Jupyter: docs/paper.ipynb)"

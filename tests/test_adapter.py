@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import regard
-from regard.adapter import CONFIG, OWN, WEIGHTS, adapted, adapted_weights, factors, open_adapter, write_adapter
+from regard.adapter import (
+    CONFIG,
+    OWN,
+    WEIGHTS,
+    Adapter,
+    _temporary_folder,
+    adapted,
+    adapted_weights,
+    factors,
+    merge,
+    open_adapter,
+    write_adapter,
+)
 from regard.bundle import Bundle, load_bundle, load_weights
 from regard.cli import main
 from regard.errors import UserError
@@ -174,6 +192,95 @@ def test_an_adapter_of_another_base_is_refused(llama: tuple[Path, Path], tmp_pat
         adapted(other, tmp_path / "adapter")
     (tmp_path / "adapter" / OWN).unlink()  # as another program writes it: nothing says for which model
     adapted(other, tmp_path / "adapter")
+
+
+def test_several_at_once_merge_an_adapter_once(
+    llama: tuple[Path, Path], tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = load_bundle(llama[1])
+    write_adapter(tmp_path / "adapter", base, *_with_rank(base))
+    merges = count_merges(monkeypatch)
+    folders: list[Path] = []
+    threads = [
+        threading.Thread(target=lambda: folders.append(adapted(llama[1], tmp_path / "adapter"))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(merges) == 1 and len(folders) == 4 and {*folders} == {*merges}
+    assert folders[0].is_relative_to(cache)
+
+
+def count_merges(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Where adapters were merged to, in the order of time."""
+    folders: list[Path] = []
+
+    def counting(base: Bundle, opened: Adapter, folder: Path) -> Bundle:
+        folders.append(folder)
+        return merge(base, opened, folder)
+
+    monkeypatch.setattr("regard.adapter.merge", counting)
+    return folders
+
+
+def test_a_damaged_copy_is_merged_again(
+    llama: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = load_bundle(llama[1])
+    write_adapter(tmp_path / "adapter", base, *_with_rank(base))
+    merges = count_merges(monkeypatch)
+    folder = adapted(llama[1], tmp_path / "adapter")
+    (folder / "config.json").unlink()
+    assert adapted(llama[1], tmp_path / "adapter") == folder
+    load_bundle(folder)
+    assert len(merges) == 2
+
+
+@pytest.mark.parametrize("trouble", ["no cache", "full"])
+def test_where_nothing_can_be_kept_the_copy_lasts_as_long_as_the_process(
+    trouble: str, llama: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = load_bundle(llama[1])
+    write_adapter(tmp_path / "captain", base, *_with_rank(base))
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    at_exit: list[Callable[[], object]] = []
+    monkeypatch.setattr("atexit.register", lambda do, *given, **named: at_exit.append(partial(do, *given, **named)))
+    _temporary_folder.cache_clear()
+    if trouble == "full":
+        save = safetensors.torch.save_file
+
+        def full(tensors: dict[str, Tensor], path: str, *given: Any, **named: Any) -> None:
+            if "cache" in path:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            save(tensors, path, *given, **named)
+
+        monkeypatch.setattr("safetensors.torch.save_file", full)
+    else:
+        (tmp_path / "file").write_text("")
+        monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "file"))
+    merges = count_merges(monkeypatch)
+    folder = adapted(llama[1], tmp_path / "captain")
+    assert adapted(llama[1], tmp_path / "captain") == folder
+    assert [each for each in merges if each.is_relative_to(tmp_path / "temporary")] == [folder]  # once
+    assert folder.name == "bundle+captain" and load_bundle(folder).facts["adapter"] == "captain"
+    [end] = at_exit
+    end()
+    assert not any((tmp_path / "temporary").iterdir())
+    _temporary_folder.cache_clear()
+
+
+def test_a_folder_that_does_not_exist_is_named(
+    llama: tuple[Path, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["generate", "It was", "-m", str(llama[1]), "--adapter"]
+    shown = fails(capfd, *words, str(tmp_path / "nothing"))
+    assert (
+        f"{tmp_path}/nothing: must be the folder of an adapter or of a run that made one, but does not exist" in shown
+    )
+    (tmp_path / "file").write_text("")
+    assert "but is a file" in fails(capfd, *words, str(tmp_path / "file"))
 
 
 @pytest.mark.parametrize(

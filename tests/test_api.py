@@ -19,9 +19,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> regard.Model:
 
 def test_the_exported_names_are_these() -> None:
     assert set(dir(regard)) == {
-        "Augmented", "Bundle", "Explanation", "Index", "Interrupted", "Model", "ModelConfig", "Recipe", "RegardError",
-        "SearchOptions", "SequenceLayout", "Tokenizer", "Transformer", "TranslationOptions", "UserError", "__version__",
-        "augment_corpus", "compare", "load", "load_bundle", "load_index", "load_recipe", "noise_corpus", "score", "train",
+        "Augmented", "Bundle", "EncoderExplanation", "Explanation", "Index", "Interrupted", "Model", "ModelConfig", "Recipe",
+        "RegardError", "SearchOptions", "SequenceLayout", "Tokenizer", "Transformer", "TranslationOptions", "UserError",
+        "__version__", "augment_corpus", "compare", "load", "load_bundle", "load_index", "load_recipe", "noise_corpus", "score",
+        "train",
     }  # fmt: skip
     for name in dir(regard):
         assert getattr(regard, name) is not None

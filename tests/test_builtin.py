@@ -36,6 +36,10 @@ def test_they_are_there() -> None:
     assert [name for name in builtin_models() if name not in DEFAULTS.values()] == NAMES
 
 
+def test_together_they_fit_into_the_wheel() -> None:
+    assert sum(path.stat().st_size for path in BUILTIN.rglob("*") if path.is_file()) <= 95_000_000
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_it_is_small_and_says_where_it_comes_from(name: str) -> None:
     assert sum(path.stat().st_size for path in (BUILTIN / name).rglob("*") if path.is_file()) <= 20_000_000
@@ -98,6 +102,17 @@ def test_a_term_of_a_glossary_stands_in_place_of_its_own_word(engine: str) -> No
     for words, translation in zip(lines.values(), translations, strict=True):
         found = set(translation.rstrip(".").split())
         assert words <= found and not own & found, translation
+
+
+def test_the_encoder_knows_what_means_the_same() -> None:
+    """The cosines are those of sentence-transformers with the original weights; int8 changes them a little."""
+    bundle = load_bundle(BUILTIN / DEFAULTS["embed"])
+    assert bundle.stored == "int8" and "Apache 2.0" in (bundle.folder / "card.md").read_text(encoding="utf-8")
+    assert bundle.facts["scores"]["STS-B-test"]["metrics"]["spearman"]["score"] > 81.7
+    texts = ["A man is playing a guitar.", "Someone plays an instrument.", "Stocks fell on Monday."]
+    vectors = regard.load(task="embed", device="cpu").embed(texts)
+    cosines = vectors[0] @ vectors[1], vectors[0] @ vectors[2]
+    assert cosines == pytest.approx((0.667, -0.075), abs=0.02)
 
 
 def test_the_commands_take_the_default_where_no_model_is_named(

@@ -13,7 +13,7 @@ from regard.builtin import builtin_models
 from regard.bundle import add_facts, find_bundle, load_bundle
 from regard.catalogue import ListedModel, list_models
 from regard.cli import main
-from regard.cli.models import _scores
+from regard.cli.models import _scores, _table
 from regard.files import read_json, write_manifest
 from tests.commands import fails
 
@@ -46,14 +46,36 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return work
 
 
+def shown(model: ListedModel) -> str:
+    return _scores(model).replace("\0", " ")
+
+
+def test_scores_continue_below_themselves_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = ("news", "talks", "europarl", "multi30k", "tatoeba", "software")
+    sets = {kind: {"metrics": {"bleu": {"name": "BLEU", "score": 20.0 + n}}} for n, kind in enumerate(kinds)}
+    bundle = SimpleNamespace(facts={"scores": sets}, task="translate", source="en", target="de")
+    monkeypatch.setattr(ListedModel, "size", 5_000_000)
+    model = ListedModel("local", "x", Path("x"), bundle)
+    [header, whole] = _table([model])
+    start = header.index("scores")
+    for width in (70, 90):
+        lines = _table([model], width)[1:]
+        assert len(lines) > 1 and max(map(len, lines)) <= width
+        assert {line[:start].strip() for line in lines[1:]} == {""}
+        assert " ".join([lines[0], *(line.strip() for line in lines[1:])]) == whole
+        assert not any(line.endswith(kinds) for line in lines)
+    below = _table([model], 64)[1:]
+    assert below[0] == whole[:start].rstrip() and below[1].startswith("  BLEU: ")
+
+
 def test_without_a_test_set_the_validation_stands_for_it() -> None:
     metrics = {"bits_per_byte": {"name": "bits per byte", "score": 1.5372}}
     bundle = SimpleNamespace(facts={"valid": {"metrics": metrics}})
     model = ListedModel("local", "x", Path("x"), bundle)
     assert model.scores == {"valid": metrics}
-    assert _scores(model) == "bits per byte valid 1.537"
+    assert shown(model) == "bits per byte 1.537 (validation set)"
     bundle.facts["test"] = {"metrics": {"bleu": {"name": "BLEU", "score": 21.34}}}
-    assert _scores(model) == "BLEU test 21.3"
+    assert shown(model) == "BLEU 21.3 (test set)"
 
 
 def test_all_places_are_listed_with_languages_size_and_scores(places: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -66,12 +88,12 @@ def test_all_places_are_listed_with_languages_size_and_scores(places: Path, capf
     assert list(rows) == ["model", *builtin_models(), "small-nl", "mine", "runs/fr-it"]
     assert "built-in  English → German" in rows["en-de"]
     assert "18.9 MB" in rows["en-de"]
-    assert "BLEU europarl " in rows["en-de"]
+    assert "BLEU: europarl " in rows["en-de"]
     assert "cached    Dutch → Swedish" in rows["small-nl"]
     assert rows["small-nl"].endswith("not measured")
-    assert rows["mine"].endswith("BLEU test 32.5")
+    assert rows["mine"].endswith("BLEU 32.5 (test set)")
     assert "local     French → Italian" in rows["runs/fr-it"]
-    assert rows["runs/fr-it"].endswith("BLEU news 21.7 to 22.5, talks 30.0; checks 75%")
+    assert rows["runs/fr-it"].endswith("BLEU: news 21.7 to 22.5, talks 30.0; checks 75%")
     for model in list_models():
         assert find_bundle(model.name).resolve() == model.folder.resolve()
 

@@ -295,7 +295,10 @@ def test_evaluate_scores_a_model_and_a_file_alike(
             ["train", "photos/cat.jpg"],
             "photos/cat.jpg is a picture; `regard train SRC TGT` takes parallel text",
         ),
-        (["train", "train.xlsx", "test.csv"], "train.xlsx is a table; `regard train SRC TGT` takes parallel text"),
+        (
+            ["train", "train.xlsx", "test.csv"],
+            "train.xlsx is a table; save it as .csv; `regard train SRC TGT` takes parallel text",
+        ),
         (["train", "pairs.tsv.gz"], "pairs.tsv.gz: there is no such file or folder"),
         (["train", "deploy"], "deploy: must have text files ("),
         (

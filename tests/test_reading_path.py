@@ -149,6 +149,14 @@ def anchors(document: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def is_line_of(path: Path, anchor: str) -> bool:
+    """Whether the anchor names lines of a file that is no document: L7, or L7-L9."""
+    found = re.fullmatch(r"L(\d+)(?:-L(\d+))?", anchor)
+    if found is None or path.suffix == ".md":
+        return False
+    return 1 <= int(found[1]) <= int(found[2] or found[1]) <= num_lines(path)
+
+
 def dead_links(document: Path) -> list[str]:
     dead = []
     for link in re.findall(r"\]\(([^)\s]+)\)", document.read_text(encoding="utf-8")):
@@ -156,7 +164,7 @@ def dead_links(document: Path) -> list[str]:
             continue
         name, _, anchor = link.partition("#")
         target = (document.parent / name).resolve() if name else document
-        if not target.exists() or (anchor and anchor not in anchors(target)):
+        if not target.exists() or (anchor and anchor not in anchors(target) and not is_line_of(target, anchor)):
             dead.append(link)
     return dead
 
@@ -172,3 +180,6 @@ def test_a_dead_link_is_noticed(tmp_path: Path) -> None:
         "# A page's head\n[a](#a-pages-head) [b](#none) [c](none.md) [d](https://x.org)", encoding="utf-8"
     )
     assert dead_links(document) == ["#none", "none.md"]
+    (tmp_path / "code.py").write_text("1\n2\n3\n", encoding="utf-8")
+    document.write_text("[a](code.py#L3) [b](code.py#L2-L3) [c](code.py#L4) [d](code.py#L3-L2)", encoding="utf-8")
+    assert dead_links(document) == ["code.py#L4", "code.py#L3-L2"]

@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 
-from regard.bundle import Bundle, save_bundle
+from regard.bundle import Bundle, load_bundle, save_bundle, task_of
 from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer
 from regard.models.transformer import Transformer
 from regard.recipe import DecodeRecipe
 
+GOLDEN = Path(__file__).parent / "golden" / "bundle-1"
 LETTERS = "abcdefghijklmnop"
 
 
@@ -108,3 +109,11 @@ def save_model(
         max_length=max_length,
         facts=facts or {},
     )
+
+
+def save_encoder(folder: Path, model: Transformer) -> Bundle:
+    """A bundle of an encoder with the vocabulary of a golden, of 345 pieces."""
+    return save_bundle(
+        folder, model.state_dict(), model.config, load_bundle(GOLDEN).tokenizer, "", source="", target="",
+        decode=DecodeRecipe(), max_length=24, facts={}, task=task_of(model.config),
+    )  # fmt: skip

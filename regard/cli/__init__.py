@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from regard.cli import (
     augment,
@@ -106,7 +107,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _leave(1)
     except OSError as error:
         # A full disk, a read-only folder: the system's message says which.
-        where = f"{error.filename}: " if error.filename else ""
+        from regard.files import final_name
+
+        where = f"{final_name(Path(os.fsdecode(error.filename)))}: " if isinstance(error.filename, str | bytes) else ""
         _say(f"{process.name}{where}{error.strerror or error}")
         return _leave(1)
     except Exception as error:  # noqa: BLE001 (nothing may end in a bare traceback)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.cli.common import add_engine, load_model, print_result, verb
+from regard.cli.common import add_engine, load_model, print_result, read_texts, verb
 from regard.errors import UserError
 from regard.escaping import escape
 
@@ -43,36 +43,12 @@ def add_texts(parser: argparse.ArgumentParser) -> None:
     add_engine(parser)
 
 
-def read_texts(arguments: argparse.Namespace) -> list[str]:
-    """The texts of the arguments, of -i or of standard input."""
-    if arguments.texts and arguments.input:
-        raise UserError(f"{arguments.verb} takes TEXT or -i FILE, but got both; leave one out")
-    if arguments.texts:
-        return list(arguments.texts)
-    from regard.data.corpus import check_file, read_lines
-
-    if arguments.input:
-        check_file(arguments.input)
-        return list(read_lines(arguments.input))
-    if sys.stdin is None or sys.stdin.isatty():
-        raise UserError(f"{arguments.verb} needs TEXT, -i FILE or standard input")
-    from regard.translation.lines import read_available, standard_input
-
-    return [line for block in read_available(standard_input(), 1024) for line in block]
-
-
 def say_windows(windows: Sequence[int], length: int) -> None:
     """Long texts are not cut in silence."""
     several = [number for number in windows if number > 1]
     if several:
         what = "1 text is" if len(several) == 1 else f"{len(several):,} texts are"
         sys.stderr.write(f"note: {what} longer than {length} tokens, read in up to {max(several)} windows\n")
-
-
-def as_text(text: str) -> str | tuple[str, str]:
-    """A tab makes a pair."""
-    first, tab, second = text.partition("\t")
-    return (first, second) if tab else text
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -82,10 +58,15 @@ def run(arguments: argparse.Namespace) -> None:
     model = load_model(arguments, task="classify")
     if arguments.top > 1 and model.bundle.config.head_settings.answer == "number":
         raise UserError("--top is for labels, but this model gives a number; leave it out")
-    from regard.progress import progress_if
+    from regard.progress import counted, progress_if
 
+    split = model.classifier.split_lines(texts)
+    if with_tabs := sum("\t" in text for text in split if isinstance(text, str)):
+        sys.stderr.write(
+            f"note: tabs in {counted(with_tabs, 'text')} are read as spaces; regard evaluate scores a table with labels\n"
+        )
     with progress_if(len(texts) > 1000, "classifying", None, "windows") as done:
-        found = model.classifier.classify([as_text(text) for text in texts], arguments.threshold, done)
+        found = model.classifier.classify(split, arguments.threshold, done)
     say_windows([one.windows for one in found], model.classifier.max_length)
     print_result(
         arguments, [document(one, arguments.top) for one in found], [line(one, arguments.top) for one in found]

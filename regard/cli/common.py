@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -61,9 +62,9 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         "--engine",
         default="auto",
         choices=("auto", "torch", "torch-int8", "ctranslate2", "ctranslate2-fp32", "onnxruntime"),
-        help="auto: on CPUs onnxruntime (language models, with AVX-512 VNNI) or ctranslate2, if installed and able to run the "
-        "model, else torch; ctranslate2 and onnxruntime run language models in 8 bits, ctranslate2-fp32 in fp32; torch-int8 is for "
-        "language models on CPUs, and what a server writes with there (default: auto)",
+        help="auto: on CPUs onnxruntime (language models, with AVX-512 VNNI), ctranslate2, or onnxruntime (encoders), if installed "
+        "and able to run the model, else torch; ctranslate2 and onnxruntime run language models in 8 bits, ctranslate2-fp32 in "
+        "fp32; torch-int8 is for language models on CPUs, and what a server writes with there (default: auto)",
     )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
     parser.add_argument(
@@ -71,7 +72,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_search(parser: argparse.ArgumentParser) -> None:
+def add_search(parser: argparse._ActionsContainer) -> None:
     """--beam and --alpha."""
     parser.add_argument(
         "--beam", type=int, metavar="N", help="beam width; 1 is greedy search (default: the model's, usually 4)"
@@ -140,8 +141,8 @@ def naming_options(more: Sequence[str] = ()) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        named = _option_names(tuple(more))
-        raise UserError(named.sub(lambda match: f"--{match[0].replace('_', '-')}", str(error))) from None
+        named = _option_names(tuple(more)).sub(lambda match: f"--{match[0].replace('_', '-')}", str(error))
+        raise UserError(re.sub(r"^n(?= must be )", "-n", named)) from None
 
 
 def given_search(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -159,16 +160,43 @@ def given_constraints(arguments: argparse.Namespace) -> TextConstraints | None:
     return TextConstraints(arguments.prefix or "", tuple(arguments.phrases or ()))
 
 
-def load_model(arguments: argparse.Namespace, device: str | None = None, task: str = "translate") -> Model:
+def load_model(
+    arguments: argparse.Namespace, device: str | None = None, task: str = "translate", sample: Iterable[str] = ()
+) -> Model:
     """The model that the arguments name, which must be one for this task. `device` replaces --device where each of several
-    processes has its own."""
+    processes has its own. The direction of a translation model is that of --from and --to, else found by `sample`."""
     folders = find_models(arguments, task)  # before the slow imports: a wrong name fails at once
     batch = checked_batch(arguments)
     from regard.api import load
 
     adapter = getattr(arguments, "adapter", None)
     device = device or arguments.device
-    return load(folders, device=device, batch=batch, engine=arguments.engine, task=task, adapter=adapter)
+    model = load(folders, device=device, batch=batch, engine=arguments.engine, task=task, adapter=adapter)
+    if task != "translate":
+        return model
+    named = (getattr(arguments, name, None) for name in ("to_language", "from_language"))
+    return model.toward(*named, sample)
+
+
+def read_texts(arguments: argparse.Namespace, wanted: str = "TEXT, -i FILE or standard input") -> list[str]:
+    """The texts of the arguments, or the lines of -i or of standard input. `wanted` names what the verb takes."""
+    if arguments.texts and arguments.input:
+        raise UserError(f"{arguments.verb} takes TEXT or -i FILE, but got both; leave one out")
+    for text in arguments.texts:
+        if os.path.isfile(text):
+            raise UserError(f"{text} is a file; -i {text} reads the texts in it, one on each line")
+    if arguments.texts:
+        return list(arguments.texts)
+    from regard.data.corpus import check_file, read_lines
+
+    if arguments.input:
+        check_file(arguments.input)
+        return list(read_lines(arguments.input))
+    if sys.stdin is None or sys.stdin.isatty():
+        raise UserError(f"{arguments.verb} needs {wanted}")
+    from regard.translation.lines import read_available, standard_input
+
+    return [line for block in read_available(standard_input(), 1024) for line in block]
 
 
 def find_models(arguments: argparse.Namespace, task: str | None = None) -> list[Path]:

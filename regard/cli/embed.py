@@ -18,6 +18,7 @@ from regard.cli.common import (
     load_model,
     naming_options,
     print_result,
+    read_texts,
     verb,
 )
 from regard.errors import RegardError, UserError
@@ -80,7 +81,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _embed_texts(arguments: argparse.Namespace) -> None:
-    texts = _texts(arguments)
+    texts = read_texts(arguments, "TEXT, a FOLDER, -i FILE or standard input")
     if arguments.to is not None and arguments.to.suffix == ".parquet":
         _import_pyarrow()
     model = load_model(arguments, task="embed")
@@ -121,8 +122,6 @@ def _check(arguments: argparse.Namespace, folder: Path | None) -> None:
         return
     if arguments.passage_tokens is not None:
         raise UserError("--passage-tokens is for an index; name a FOLDER, and where its index goes with --index INDEX")
-    if arguments.texts and arguments.input:
-        raise UserError("embed takes TEXT or -i FILE, but got both; leave one out")
     if arguments.to is None:
         return
     from regard.files import check_new_file
@@ -132,20 +131,6 @@ def _check(arguments: argparse.Namespace, folder: Path | None) -> None:
     check_new_file(arguments.to)
     if arguments.to.exists() and not arguments.force:
         raise UserError(f"--to {arguments.to}: already exists; choose another name, or add --force to overwrite it")
-
-
-def _texts(arguments: argparse.Namespace) -> list[str]:
-    if arguments.texts:
-        return list(arguments.texts)
-    from regard.data.corpus import check_file, read_lines
-    from regard.translation.lines import read_available, standard_input
-
-    if arguments.input:
-        check_file(arguments.input)
-        return list(read_lines(arguments.input))
-    if sys.stdin is None or sys.stdin.isatty():
-        raise UserError("embed needs TEXT, a FOLDER, -i FILE or standard input")
-    return [line for block in read_available(standard_input(), 1024) for line in block]
 
 
 # --- files ---
@@ -187,7 +172,7 @@ def _write(path: Path, texts: Sequence[str], vectors: Vectors) -> None:
 
 
 def _embed_folder(folder: Path, arguments: argparse.Namespace) -> None:
-    from regard.progress import progress
+    from regard.progress import counted, progress
 
     if not folder.is_dir():
         raise UserError(
@@ -212,12 +197,14 @@ def _embed_folder(folder: Path, arguments: argparse.Namespace) -> None:
     if changes.failed:
         some = "; ".join(changes.failed[:_NAMED_FILES]) + ("; ..." if len(changes.failed) > _NAMED_FILES else "")
         raise RegardError(
-            f"{len(changes.failed):,} documents could not be read and are not in the index: {escape(some)}"
+            f"{counted(len(changes.failed), 'document')} could not be read, left out of the index: {escape(some)}"
         )
 
 
 def _summary(out: Path, documents: int, passages: int, changes: Changes) -> str:
+    from regard.progress import counted
+
     counts = {"added": changes.added, "changed": changes.changed, "removed": changes.removed}
     what = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "up to date"
-    skipped = f"; {len(changes.skipped):,} files of other kinds left out" if changes.skipped else ""
-    return f"{out}: {documents:,} documents, {passages:,} passages ({what}{skipped})"
+    skipped = f"; {counted(len(changes.skipped), 'file')} of other kinds left out" if changes.skipped else ""
+    return f"{out}: {counted(documents, 'document')}, {counted(passages, 'passage')} ({what}{skipped})"

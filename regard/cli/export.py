@@ -16,7 +16,7 @@ def add(verbs: Any) -> None:
         run,
         "write a model for another program, or a smaller bundle, and verify it",
         "Write a model for another program, or a smaller bundle. The export is loaded in that program and compared with the "
-        "original, token by token; if they differ by more than rounding, the export fails and leaves nothing behind.",
+        "original, number by number; if they differ by more than rounding, the export fails and leaves nothing behind.",
     )
     parser.add_argument(
         "--to", required=True, metavar="FORMAT", help="ctranslate2, onnx, transformers, or bundle (a smaller one)"
@@ -36,6 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Write the export, and print how far its numbers are from the original's."""
     from regard.bundle import find_bundle, load_bundle
     from regard.export import export
+    from regard.export.verify import NOUNS
 
     folder = find_bundle(arguments.model)
     if arguments.adapter is not None:
@@ -59,9 +60,8 @@ def run(arguments: argparse.Namespace) -> None:
     if difference.rise is not None:
         document["loss_rise"] = difference.rise
         mean, rise = "", f"; on text that it writes itself, its loss rises by {difference.rise:.2g} nats a token{limit}"
-    compared = "vector components" if bundle.task == "embed" else "token log-probabilities"
     line = (
-        f"{report.folder}: written for {arguments.to}, weights in {report.weights}; {compared} differ from the "
+        f"{report.folder}: written for {arguments.to}, weights in {report.weights}; {NOUNS[bundle.task]} differ from the "
         f"original by {difference.mean:.2g} on average{mean} and {difference.largest:.2g} at most{largest}{rise}"
     )
     print_result(arguments, document, [line, *(f"note: {note}" for note in report.notes)])

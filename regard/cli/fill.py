@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.cli.common import add_engine, checked_batch, find_models, load_model, print_result, verb
+from regard.cli.common import add_engine, checked_batch, find_models, load_model, print_result, read_texts, verb
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -40,28 +39,16 @@ def run(arguments: argparse.Namespace) -> None:
     """Fill everything."""
     if arguments.model is None:
         raise UserError("fill needs -m MODEL, a masked language model: regard train makes one, regard import reads one")
-    if arguments.texts and arguments.input:
-        raise UserError("fill takes TEXT or -i FILE, but got both; leave one out")
     find_models(arguments)  # before anything is read
     checked_batch(arguments)
-    texts = _texts(arguments)
+    from regard.bounds import check_whole
+    from regard.understanding.filler import MAX_CANDIDATES
+
+    check_whole("-k", arguments.k, 1, MAX_CANDIDATES)
+    texts = read_texts(arguments)
     model = load_model(arguments, task="fill")
     filled = model.filler.fill(texts, arguments.k)
     print_result(arguments, [asdict(one) for one in filled], [line for one in filled for line in _lines(one)])
-
-
-def _texts(arguments: argparse.Namespace) -> list[str]:
-    if arguments.texts:
-        return list(arguments.texts)
-    from regard.data.corpus import check_file, read_lines
-    from regard.translation.lines import read_available, standard_input
-
-    if arguments.input:
-        check_file(arguments.input)
-        return list(read_lines(arguments.input))
-    if sys.stdin is None or sys.stdin.isatty():
-        raise UserError("fill needs TEXT, -i FILE or standard input")
-    return [line for block in read_available(standard_input(), 1024) for line in block]
 
 
 def _lines(filled: Filled) -> list[str]:

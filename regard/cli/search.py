@@ -39,6 +39,10 @@ def run(arguments: argparse.Namespace) -> None:
     """Search, and print what is found."""
     checked_batch(arguments)
     from regard.api import load_index
+    from regard.bounds import check_whole
+    from regard.understanding.index import MAX_HITS
+
+    check_whole("-k", arguments.k, 1, MAX_HITS)
 
     index = load_index(arguments.index, arguments.model, device=arguments.device, engine=arguments.engine)
     hits = index.search(arguments.query, arguments.k)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from regard.cli.classify import add_texts, read_texts, say_windows
-from regard.cli.common import load_model, print_result, verb
+from regard.cli.classify import add_texts, say_windows
+from regard.cli.common import load_model, print_result, read_texts, verb
 
 if TYPE_CHECKING:
     from regard.understanding.answers import Tagged

@@ -47,8 +47,8 @@ def check_inputs(inputs: Sequence[str]) -> None:
         suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
         kind = next((kind for kind, known in _OTHER_DATA.items() if set(known) & set(suffixes)), None)
         if kind is not None and not path.is_dir():
-            saved = "; save it as .csv" if kind == "a table" else ""
-            raise UserError(f"{name} is {kind}; {_WANTED}{saved}")
+            saved = {"a table": "; save it as .csv", "a document": "; save its text as .txt"}.get(kind, "")
+            raise UserError(f"{name} is {kind}{saved}; {_WANTED}")
         if not path.exists():
             raise UserError(f"{name}: there is no such file or folder")
         if not path.is_dir():

@@ -6,16 +6,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean
 
 from regard.data.corpus import shorten
-from regard.data.tables import Cell, Row, header_of, table_suffix
+from regard.data.tables import Cell, Nested, Row, header_of, table_suffix
 from regard.errors import UserError
 from regard.settings import Answer
 
 SAMPLE = 2000  # rows to look at
 MOST_CLASSES_OF_NUMBERS = 20  # with more different whole numbers as labels, these are numbers and not classes
+_FEWEST_ROWS = 20  # that show which cells are labels
 SEPARATORS = ("|", ";", ",")
 
 _LABELS = (
@@ -91,6 +93,7 @@ def find_columns(
             f"({shorten(_plain(rows[0].cells[0]))!r})"
         )
     columns = {name: [row.cell(name, names) for row in rows] for name in (*known, *text, label)}
+    known = _without_nested(path, rows, columns, known, text, label)
     others = [name for name in known if name not in text]
     if not label and not others:
         raise UserError(f"{path}: must have a column with the label besides the text, but --text names all of them")
@@ -103,6 +106,38 @@ def find_columns(
 
 
 _BETWEEN = {".csv": "a comma"}
+
+
+def _without_nested(
+    path: Path,
+    rows: Sequence[Row],
+    columns: dict[str, list[Cell]],
+    known: Sequence[str],
+    text: Sequence[str],
+    label: str,
+) -> list[str]:
+    """The columns without JSON objects in them, which are refused as a text, and as a label that was named or is called so."""
+    nested: dict[str, tuple[Row, Nested]] = {}
+    for name in columns:
+        for row, cell in zip(rows, columns[name], strict=True):
+            if isinstance(cell, Nested):
+                nested.setdefault(name, (row, cell))
+    left = [name for name in known if name not in nested]
+    labels = [label] if label else [name for name in nested if name.lower() in _LABELS]
+    if not label and {name.lower() for name in left} & set(_LABELS):
+        labels = []
+    for name, option in (*((one, "--text") for one in text), *((one, "--label") for one in labels)):
+        if name in nested:
+            raise nested_cell(path, *nested[name], name, option)
+    return left
+
+
+def nested_cell(path: Path, row: Row, cell: Nested, column: str, option: str) -> UserError:
+    """The error for a JSON object where a text or label should be."""
+    what = "a text" if option == "--text" else "a label or a list of labels"
+    return UserError(
+        f"{path}, line {row.number}: {_named(column)} must be {what}, but is {cell.shown}; name another column with {option}"
+    )
 
 
 def _check_column(path: Path, column: str, known: Sequence[str]) -> str:
@@ -124,14 +159,22 @@ def _header(sample: Sequence[Row], has_header: bool) -> tuple[str, ...]:
 def _has_header(sample: Sequence[Row], given: Sequence[str]) -> bool:
     """Whether the first line names the columns: it has the names that were given, or those that people use."""
     first = [_plain(cell).strip() for cell in sample[0].cells]
-    named = [name for name in given if name and not name.isdecimal()]
-    if named and all(name in first for name in named):
+    if any(name in first for name in given if name and not name.isdecimal()):
         return True
     if any(_is_number(cell) or len(cell) > 40 for cell in first) or len(set(first)) < len(first):
         return False
     words = {*_LABELS, *_TEXTS, *_NUMBERING, *(name for pair in _PAIRS for name in pair)}
     known = sum(cell.lower() in words for cell in first)
-    return known >= 2 or (known == 1 and len(first) <= 2 and all(len(cell.split()) == 1 for cell in first))
+    if known >= 2 or (known == 1 and len(first) <= 2 and all(len(cell.split()) == 1 for cell in first)):
+        return True
+    return any(_names_labels(column) for column in zip_longest(*(row.cells for row in sample)))
+
+
+def _names_labels(cells: Sequence[Cell]) -> bool:
+    """Whether the first cell of a column names it: it occurs once, and the others are labels, which all occur again."""
+    counts = Counter(map(_plain, cells[1:]))
+    is_labels = len(cells) > _FEWEST_ROWS and len(counts) <= len(cells) / 10 and min(counts.values()) > 1
+    return is_labels and _plain(cells[0]) not in counts
 
 
 def _find_label(known: Sequence[str], columns: dict[str, list[Cell]]) -> str:
@@ -209,6 +252,8 @@ def _is_number(value: str) -> bool:
 
 
 def _plain(cell: Cell) -> str:
+    if isinstance(cell, Nested):
+        return cell.shown
     return ", ".join(cell) if isinstance(cell, list) else cell or ""
 
 

@@ -28,6 +28,16 @@ Pair = tuple[str, str]  # source and target text
 Texts = tuple[str, ...]  # a text for each column
 
 _BOM = b"\xef\xbb\xbf"
+_BINARY = {  # the first bytes of files that people take for text
+    b"PK\x03\x04": "a ZIP archive or an Office document",
+    b"\xd0\xcf\x11\xe0": "an old Office document",
+    b"%PDF": "a PDF",
+    b"\xff\xfe": "text in UTF-16",
+    b"\xfe\xff": "text in UTF-16",
+    b"\x1f\x8b": "a gzip file",
+    b"\xfd7zXZ": "an xz file",
+    b"\x28\xb5\x2f\xfd": "a zstd file",
+}
 _BLOCK = 1 << 18
 _BRACE = re.compile(r"\{([^{}]*)\}")
 _WILDCARD = re.compile(r"(\*+|\?|\[[^\]]+\])")
@@ -51,6 +61,9 @@ def read_lines(path: Path) -> Iterator[str]:
                     raw = raw[:-2] if raw.endswith(b"\r\n") else raw[:-1]
                 yield raw.decode("utf-8")
     except UnicodeDecodeError as error:
+        if kind := _binary_kind(path):
+            remedy = "give its name the suffix of its kind" if kind.endswith(" file") else "save its text as UTF-8"
+            raise UserError(f"{path}: must be a text file in UTF-8, but is {kind}; {remedy}") from None
         byte = error.object[error.start]
         raise UserError(
             f"{path}, line {number}: is not valid UTF-8 (byte 0x{byte:02x} at byte {error.start + 1} of the line); "
@@ -63,6 +76,15 @@ def read_lines(path: Path) -> Iterator[str]:
         ) from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or _one_line(error)})") from None
+
+
+def _binary_kind(path: Path) -> str | None:
+    """What a file that is not text is by its first bytes, if that is known."""
+    if not path.is_file():  # a pipe cannot be read again
+        return None
+    with path.open("rb") as file:
+        opening = file.read(8)
+    return next((kind for start, kind in _BINARY.items() if opening.startswith(start)), None)
 
 
 def check_file(path: Path) -> None:
@@ -185,21 +207,26 @@ class RecordSource(Protocol):
 class Corpus:
     """Parallel text: two files with a sentence per line, or (`target` None) one file of source<TAB>target lines.
 
-    `weight` is how often an epoch contains each pair; with 0.5 it contains half of them.
+    `weight` is how often an epoch contains each pair; with 0.5 it contains half of them. In a run of several directions the codes
+    of source and target, `languages`, come after the two texts of each record.
     """
 
     columns: ClassVar[tuple[str, ...]] = ("source", "target")
     noun: ClassVar[str] = "pair"
-    unit: ClassVar[str] = ""
 
     name: str
     source: Path
     target: Path | None
     weight: float = 1.0
+    languages: Texts = ()
 
     @property
     def files(self) -> list[Path]:
         return [self.source] if self.target is None else [self.source, self.target]
+
+    @property
+    def unit(self) -> str:
+        return " ".join(self.languages)  # the same files may be read in two directions
 
     def pairs(self, note: Callable[[str], None] = lambda text: None) -> Iterator[Pair]:
         """The sentence pairs in order, one per line, even empty ones. At the end, `note` is told of columns that were ignored."""
@@ -207,7 +234,7 @@ class Corpus:
 
     def records(self, note: Callable[[str], None] = lambda text: None) -> Iterator[Record]:
         """The pairs, numbered by their lines."""
-        return (Record(number, pair) for number, pair in enumerate(self.pairs(note), 1))
+        return (Record(number, (*pair, *self.languages)) for number, pair in enumerate(self.pairs(note), 1))
 
 
 class CorpusRange(NamedTuple):

@@ -17,25 +17,35 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from regard.data.columns import SAMPLE, Columns
+from regard.data.columns import SAMPLE, Columns, nested_cell
 from regard.data.corpus import Record, check_corpus, read_lines, shorten
-from regard.data.tables import Cell, Row, header_of, read_rows, table_suffix
+from regard.data.tables import Nested, Row, header_of, read_rows, table_suffix
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
 
 BETWEEN = "\t"  # the texts of a pair, the words of a sentence
 NONE = "-"  # none of several labels
 NUMBER = "="  # begins the label of a record that is a number
+DEFAULT_THRESHOLD = 0.5  # the probability from which a text has one of several labels
 LARGEST_NUMBER = 1e18  # as a label: its square is a float32, too
 _WILDCARD = re.compile(r"[*?[]")
 _SPACES = re.compile(r"[\t\n\r]+")
 _CONLLU_COLUMNS = 10
 
 Say = Callable[[str], None]
+
+
+def on_one_line(text: str) -> str:
+    """A text as records have it: a space for tabs and line breaks, none at the ends.
+
+    >>> on_one_line(" one\\ttwo\\r\\nthree ")
+    'one two three'
+    """
+    return _SPACES.sub(" ", text).strip()
 
 
 def find_files(spec: str, root: Path) -> tuple[Path, ...]:
@@ -90,10 +100,10 @@ class TableCorpus:
                     continue
                 yield path, row, header
 
-    def label_cell(self, path: Path, row: Row, header: tuple[str, ...]) -> Cell:
+    def label_cell(self, path: Path, row: Row, header: tuple[str, ...]) -> str | list[str] | None:
         return _cell(path, row, self.used.label, header, "label")
 
-    def names_in(self, cell: Cell) -> list[str]:
+    def names_in(self, cell: str | list[str] | None) -> list[str]:
         """The labels in a cell."""
         if isinstance(cell, list):
             return [name for one in cell if (name := one.strip())]
@@ -108,9 +118,9 @@ class TableCorpus:
             raise UserError(
                 f"{path}, line {row.number}: the text must be text, but is a list; name its column with --text"
             )
-        return _SPACES.sub(" ", cell or "").strip()
+        return on_one_line(cell or "")
 
-    def _label(self, path: Path, row: Row, cell: Cell) -> str:
+    def _label(self, path: Path, row: Row, cell: str | list[str] | None) -> str:
         names = self.names_in(cell)
         if self.used.answer == "several":
             numbers = sorted({self._number(path, row, name) for name in names})
@@ -146,8 +156,10 @@ def unknown_label(where: str, name: str, labels: Sequence[str]) -> UserError:
     )
 
 
-def _cell(path: Path, row: Row, column: str, header: tuple[str, ...], what: str) -> Cell:
+def _cell(path: Path, row: Row, column: str, header: tuple[str, ...], what: str) -> str | list[str] | None:
     cell = row.cell(column, header)
+    if isinstance(cell, Nested):
+        raise nested_cell(path, row, cell, column, f"--{what}")
     if cell is None and column not in row.names:
         there = ", ".join(row.names) if row.names else f"{len(row.cells)} column{'' if len(row.cells) == 1 else 's'}"
         name = f"column {column}" if column.isdecimal() else repr(column)
@@ -181,6 +193,15 @@ def table_sample(path: Path) -> list[Row]:
 # --- words and tags ---
 
 
+class Sentence(NamedTuple):
+    """Words with tags."""
+
+    path: Path
+    lines: list[int]  # of each word
+    words: list[str]
+    tags: list[str]
+
+
 @dataclass(frozen=True)
 class WordsCorpus:
     """Sentences of words with tags: a word, a tab or spaces, and its tag on each line, a blank line after each sentence. Of lines
@@ -203,38 +224,35 @@ class WordsCorpus:
 
     def records(self, note: Say = lambda text: None) -> Iterator[Record]:
         numbers = {label: str(number) for number, label in enumerate(self.labels)}
-        for path, number, words, tags in self.sentences():
-            for place, tag in enumerate(tags):
+        for path, lines, words, tags in self.sentences():
+            for line, tag in zip(lines, tags, strict=True):
                 if tag not in numbers:
-                    raise unknown_label(f"{path}, line {number + place}", tag, self.labels)
-            yield Record(number, (BETWEEN.join(words), BETWEEN.join(numbers[tag] for tag in tags)))
+                    raise unknown_label(f"{path}, line {line}", tag, self.labels)
+            yield Record(lines[0], (BETWEEN.join(words), BETWEEN.join(numbers[tag] for tag in tags)))
 
-    def sentences(self) -> Iterator[tuple[Path, int, list[str], list[str]]]:
-        """The file and first line of each sentence, its words and its tags."""
+    def sentences(self) -> Iterator[Sentence]:
+        """The sentences in order. Lines without a word of their own are left out: comments, ranges and empty nodes of CoNLL-U."""
         for path in self.files:
             is_conllu = table_suffix(path) == ".conllu"
-            words: list[str] = []
-            tags: list[str] = []
-            first = 1
+            one = Sentence(path, [], [], [])
             for number, line in enumerate(read_lines(path), 1):
                 if not line.strip() or line.startswith("-DOCSTART-"):
-                    if words:
-                        yield path, first, words, tags
-                    words, tags = [], []
+                    if one.words:
+                        yield one
+                        one = Sentence(path, [], [], [])
                     continue
                 cells = line.rstrip().split("\t") if "\t" in line else line.split()
                 is_comment = is_conllu or len(cells) == 1 or line.startswith("# ")  # but "#", a tab and a tag is a word
-                if line.startswith("#") and is_comment and not words:
+                if line.startswith("#") and is_comment and (is_conllu or not one.words):
                     continue
                 if len(cells) == _CONLLU_COLUMNS and not cells[0].isdecimal() and is_conllu:
                     continue  # a range of words such as 1-2, or an empty node such as 1.1
-                if not words:
-                    first = number
                 word, tag = self._word_and_tag(path, number, line, cells, is_conllu)
-                words.append(word)
-                tags.append(tag)
-            if words:
-                yield path, first, words, tags
+                one.lines.append(number)
+                one.words.append(word)
+                one.tags.append(tag)
+            if one.words:
+                yield one
 
     def _word_and_tag(self, path: Path, number: int, line: str, cells: list[str], is_conllu: bool) -> tuple[str, str]:
         word, tag = (2, 4) if is_conllu else (1, len(cells))
@@ -248,7 +266,7 @@ class WordsCorpus:
             raise UserError(
                 f"{path}, line {number}: must have {wanted}, but is {shorten(line)!r}; a blank line ends a sentence"
             )
-        return _SPACES.sub(" ", cells[word - 1]).strip(), cells[tag - 1].strip()
+        return on_one_line(cells[word - 1]), cells[tag - 1].strip()
 
 
 def find_words(
@@ -310,6 +328,21 @@ def encode_tagged(tokenizer: Tokenizer, records: Sequence[Record]) -> list[list[
     return columns
 
 
+def word_pattern(by_spaces: bool) -> str:
+    """The regular expression that finds the words of a text: what stands between spaces or, unless `by_spaces`, also punctuation
+    marks by themselves."""
+    return r"\S+" if by_spaces else r"\w+(?:['’.\-]\w+)*|[^\w\s]"
+
+
+def split_words(text: str, by_spaces: bool) -> list[str]:
+    """The words of a text; see `word_pattern`.
+
+    >>> split_words("It's in Berlin, e.g. here.", by_spaces=False)
+    ["It's", 'in', 'Berlin', ',', 'e.g', '.', 'here', '.']
+    """
+    return re.findall(word_pattern(by_spaces), text)
+
+
 def encode_word(tokenizer: Tokenizer, word: str, known: dict[str, list[int]]) -> list[int]:
     """The ids of a word, at least one; `known` keeps those of words that come again."""
     found = known.get(word)
@@ -322,5 +355,7 @@ def encode_word(tokenizer: Tokenizer, word: str, known: dict[str, list[int]]) ->
 def word_prefix(tokenizer: Tokenizer) -> str:
     """What stands before a word inside a sentence so that its ids are those that it has there: a space, where the vocabulary has
     pieces with one that it does not put there itself (GPT-2, RoBERTa)."""
+    if tokenizer.kind == "ids":
+        return ""
     one, inside = tokenizer.encode("a"), tokenizer.encode(" a")
     return " " if one != inside and tokenizer.encode("a a") == one + inside else ""

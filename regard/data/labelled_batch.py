@@ -1,7 +1,7 @@
 """Batches of labelled texts: long texts in windows, each framed as the model reads it, end to end without padding.
 
     text       a b c d e f g        in windows of 5 tokens:   [CLS] a b c [SEP]   [CLS] d e f [SEP]   [CLS] g [SEP]
-    pair       a b c | d e                                    [CLS] a b [SEP] d [SEP], the longer text cut at its end
+    pair       a b c d | e            in windows of 6:        [CLS] a b [SEP] e [SEP]   [CLS] c d [SEP] e [SEP]
 
 Every window of a text has the text's label; a tag belongs to the first token of its word.
 """
@@ -26,7 +26,7 @@ from regard.data.labelled import decode_number
 from regard.data.sampler import Sampler
 from regard.data.store import Store
 from regard.data.tokenizer import Tokenizer
-from regard.data.windows import cut_pair, cut_windows, room_of
+from regard.data.windows import Span, cut_windows, pair_windows, text_room
 from regard.layout import SequenceLayout
 from regard.settings import Answer
 
@@ -37,9 +37,12 @@ class Window(NamedTuple):
     """A part of a record: of its text, or of both texts of a pair."""
 
     record: int
-    start: int
-    stop: int
-    second: int  # tokens of the second text; 0: there is none
+    first: Span
+    second: Span | None  # of a pair
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(stop - start for start, stop in (self.first, self.second or (0, 0)))
 
 
 class Framed(NamedTuple):
@@ -61,35 +64,35 @@ class LabelledTexts:
         self.has_tags = self._second is None
         sizes = self._text.lengths
         seconds = np.zeros_like(sizes) if self._second is None else self._second.lengths
-        rooms = {is_pair: room_of(tokenizer, length, is_pair) for is_pair in (False, True)}
+        rooms = {is_pair: text_room(tokenizer, length, is_pair=is_pair) for is_pair in (False, True)}
         self.windows: list[Window] = []
-        self.num_cut = 0  # pairs that do not fit
         firsts = [0]
         for record, (size, second) in enumerate(zip(sizes.tolist(), seconds.tolist(), strict=True)):
-            if second:
-                kept = cut_pair(size, second, rooms[True])
-                self.num_cut += kept != (size, second)
-                self.windows.append(Window(record, 0, *kept))
+            room = rooms[second > 0]
+            if size + second <= room:  # most texts
+                self.windows.append(Window(record, (0, size), (0, second) if second else None))
+            elif second and self._second is not None:
+                texts = self._ids(self._text, record), self._ids(self._second, record)
+                self.windows += [Window(record, *both) for both in pair_windows(*texts, room, tokenizer)]
             else:
-                self.windows += [
-                    Window(record, start, stop, 0) for start, stop in self._cut(record, size, rooms[False])
-                ]
+                self.windows += [Window(record, span, None) for span in self._cut(record, room)]
             firsts.append(len(self.windows))
         self.num_windowed = int(np.count_nonzero(np.diff(firsts) > 1))  # texts in several windows
         marks = {is_pair: length - room for is_pair, room in rooms.items()}
         self.costs: Int64Array = np.array(
-            [window.stop - window.start + window.second + marks[window.second > 0] for window in self.windows], np.int64
+            [window.num_tokens + marks[window.second is not None] for window in self.windows], np.int64
         )
         self.corpora = [
             CorpusRange(corpus.name, corpus.weight, firsts[corpus.start], firsts[corpus.stop])
             for corpus in store.corpora
         ]
 
-    def _cut(self, record: int, size: int, room: int) -> list[tuple[int, int]]:
-        """The windows of a text; with tags each begins with a word."""
-        windows = cut_windows(size, room)
-        if not self.has_tags or len(windows) == 1:
-            return windows
+    def _cut(self, record: int, room: int) -> list[Span]:
+        """The windows of a long text; with tags each begins with a word."""
+        ids = self._ids(self._text, record)
+        if not self.has_tags:
+            return cut_windows(ids, room, self._tokenizer)
+        size = len(ids)
         begins = np.flatnonzero(self._ids(self._label, record)).tolist()
         cuts, end = [0], 0
         while end < size:
@@ -109,18 +112,18 @@ class LabelledTexts:
 
     def framed(self, window: int) -> Framed:
         """A window as the model reads it."""
-        record, start, stop, second = self.windows[window]
-        first = self._ids(self._text, record)[start:stop].tolist()
+        record, first_span, second_span = self.windows[window]
+        first = self._ids(self._text, record)[slice(*first_span)].tolist()
         other = None
-        if second and self._second is not None:
-            other = self._ids(self._second, record)[:second].tolist()
+        if second_span and self._second is not None:
+            other = self._ids(self._second, record)[slice(*second_span)].tolist()
         ids, types = self._tokenizer.frame(first, other)
         return Framed(ids, types, len(self._tokenizer.opening))
 
     def tags(self, window: int) -> list[int]:
         """The tag of each token of a window, its frame included; IGNORED where there is none."""
-        record, start, stop, _ = self.windows[window]
-        found = (self._ids(self._label, record)[start:stop] - 1).tolist()
+        record, span, _ = self.windows[window]
+        found = (self._ids(self._label, record)[slice(*span)] - 1).tolist()
         opening, closing = len(self._tokenizer.opening), len(self._tokenizer.closing)
         return [IGNORED] * opening + [tag if tag >= 0 else IGNORED for tag in found] + [IGNORED] * closing
 
@@ -143,7 +146,7 @@ class LabelledTexts:
         if not self.has_tags:
             return np.ones(len(self.windows), np.int64)
         return np.array(
-            [int(np.count_nonzero(self._ids(self._label, w.record)[w.start : w.stop])) for w in self.windows], np.int64
+            [int(np.count_nonzero(self._ids(self._label, w.record)[slice(*w.first)])) for w in self.windows], np.int64
         )
 
     @cached_property

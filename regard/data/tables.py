@@ -13,7 +13,16 @@ from regard.data.corpus import COMPRESSION_SUFFIXES, read_lines, shorten
 from regard.errors import UserError
 
 LARGEST_CELL = 1 << 24  # characters of a cell in a .csv file
-Cell = str | list[str] | None
+
+
+@dataclass(frozen=True)
+class Nested:
+    """A value of JSON that is neither a text nor a list of labels: an object, or a list with objects or lists in it."""
+
+    shown: str
+
+
+Cell = str | list[str] | Nested | None
 
 
 @dataclass(frozen=True)
@@ -97,6 +106,8 @@ def _json_rows(path: Path) -> Iterator[Row]:
 
 def _cell(value: Any) -> Cell:
     """A value of JSON as a cell: text, or the labels of a list."""
+    if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(one, dict | list) for one in value)):
+        return Nested(shorten(json.dumps(value, ensure_ascii=False)))
     if isinstance(value, list):
         return [_text(one) for one in value]
     return None if value is None else _text(value)

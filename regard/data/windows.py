@@ -1,40 +1,57 @@
-"""How long texts are cut into windows that a model can read. No torch here."""
+"""How texts are cut into windows that a model can read: nothing is left out, and words stay whole where they can. No torch here."""
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Sequence
 
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
 
-
-def room_of(tokenizer: Tokenizer, length: int, is_pair: bool) -> int:
-    """Tokens of text in a window of this length."""
-    marks = len(tokenizer.opening) + len(tokenizer.closing) + (len(tokenizer.between) if is_pair else 0)
-    if length - marks < 2:
-        raise UserError(f"data.max_length must be more than the {marks + 1} tokens around a text, but is {length}")
-    return length - marks
+Span = tuple[int, int]  # [start, stop)
+_SPACE = "\u2581"  # how a piece that begins a word is shown
 
 
-def cut_windows(size: int, room: int) -> list[tuple[int, int]]:
-    """Windows of at most `room` tokens over a text of `size`, of about equal length.
+def text_room(tokenizer: Tokenizer, length: int, *, is_pair: bool = False, taken: int = 0) -> int:
+    """Tokens of text in an input of this length, without those that frame it and `taken` others, such as those of a prompt."""
+    room = length - len(tokenizer.frame([], [] if is_pair else None)[0]) - taken
+    if room < 1 + is_pair:
+        raise UserError(
+            f"an input must have room for {'two texts' if is_pair else 'a text'}, but {length - room:,} of its {length:,} tokens "
+            "are taken by what stands before and after; a model reads data.max_length tokens"
+        )
+    return room
 
-    >>> cut_windows(7, 3), cut_windows(0, 3)
-    ([(0, 2), (2, 4), (4, 7)], [(0, 0)])
-    """
-    count = max(1, -(-size // room))
-    return list(pairwise(number * size // count for number in range(count + 1)))
+
+def cut_windows(ids: Sequence[int], room: int, tokenizer: Tokenizer) -> list[Span]:
+    """Windows of at most `room` tokens, about equally long, cut where a word begins if one does in the second half."""
+    windows, start = list[Span](), 0
+    while len(ids) - start > room:
+        left = len(ids) - start
+        end = start + -(-left // -(-left // room))
+        words = (place for place in range(end, start + room // 2, -1) if _begins_word(ids[place], tokenizer))
+        end = next(words, end)
+        windows.append((start, end))
+        start = end
+    return [*windows, (start, len(ids))]
 
 
-def cut_pair(first: int, second: int, room: int) -> tuple[int, int]:
-    """How many tokens of both texts fit: the longer one is cut first.
+def _begins_word(token: int, tokenizer: Tokenizer) -> bool:
+    return tokenizer.pieces([int(token)])[0].startswith(_SPACE)
 
-    >>> cut_pair(3, 9, 8), cut_pair(9, 9, 8), cut_pair(2, 3, 8)
-    ((3, 5), (4, 4), (2, 3))
-    """
-    if first + second <= room:
-        return first, second
+
+def pair_windows(
+    first: Sequence[int], second: Sequence[int], room: int, tokenizer: Tokenizer
+) -> list[tuple[Span, Span]]:
+    """The parts of two texts that are read together: a long text is cut, and a short one is read with each part; two long ones are
+    cut side by side."""
+    whole = (0, len(first)), (0, len(second))
+    if len(first) + len(second) <= room:
+        return [whole]
     half = room // 2
-    if min(first, second) <= half:
-        return (first, room - first) if first < second else (room - second, second)
-    return room - half, half
+    if len(first) <= half:
+        return [(whole[0], window) for window in cut_windows(second, room - len(first), tokenizer)]
+    if len(second) <= half:
+        return [(window, whole[1]) for window in cut_windows(first, room - len(second), tokenizer)]
+    ones, others = cut_windows(first, half, tokenizer), cut_windows(second, room - half, tokenizer)
+    count = max(len(ones), len(others))
+    return [(ones[n * len(ones) // count], others[n * len(others) // count]) for n in range(count)]

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
 from regard.errors import UserError
-from regard.explain.explanation import ATTENTION_KINDS, AttentionKind, Explanation, by_words
+from regard.explain.encoder_explanation import EncoderExplanation
+from regard.explain.explanation import AttentionKind, Explanation, by_words
 from regard.generate.options import Matrix
 
 COLOURS = ("#3b6fb5", "#e0832b", "#3f9a54", "#c9463d", "#8560b0", "#8c6244", "#d26fae", "#6f7680", "#a9a22c", "#2fa4b5")
@@ -73,7 +74,7 @@ class Drawing:
 
 
 def draw_attention(
-    explanation: Explanation,
+    explanation: Explanation | EncoderExplanation,
     kind: AttentionKind = "encoder",
     layer: int | None = None,
     heads: Sequence[int] = (),
@@ -85,8 +86,10 @@ def draw_attention(
     By default the last layer but one, as in the paper, with all heads, between words; `pieces` draws it between pieces, and
     `word` only for the queries that are this word.
     """
-    if kind not in ATTENTION_KINDS:
-        raise UserError(f"attention must be one of {', '.join(ATTENTION_KINDS)}, but is {kind!r}")
+    kinds = explanation.attention
+    if kind not in kinds:
+        known = f"one of {', '.join(kinds)}" if len(kinds) > 1 else next(iter(kinds))
+        raise UserError(f"attention must be {known}, but is {kind!r}")
     layers = explanation.attention[kind]
     layer = max(1, len(layers) - 1) if layer is None else layer
     if not 1 <= layer <= len(layers):

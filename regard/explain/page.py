@@ -10,7 +10,9 @@ import json
 from importlib.resources import files
 from typing import Any
 
+from regard.explain.encoder_explanation import EncoderExplanation
 from regard.explain.explanation import CAUTION, SALIENCY, Explanation
+from regard.explain.lines import window_note
 
 _DIGITS = 4  # more than a screen shows
 _FRAME_HEIGHT = 900
@@ -30,32 +32,47 @@ _PAGE = """<!doctype html>
 <div id="explain"></div>
 <noscript>This page needs JavaScript to draw attention, and JavaScript is disabled.</noscript>
 <script type="application/json" id="explanation">{data}</script>
-<script>{script}</script>
+{scripts}
 </body>
 </html>
 """
 
 
-def render_page(explanation: Explanation) -> str:
+def render_page(explanation: Explanation | EncoderExplanation) -> str:
     """The page as one self-contained file."""
-    style, script = static("explain.css"), static("explain.js")
-    policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; base-uri 'none'; form-action 'none'"
-    return _PAGE.format(policy=policy, style=style, script=script, data=embedded(page_data(explanation)))
+    names = ["explain.js", "explain_encoder.js"] if isinstance(explanation, EncoderExplanation) else ["explain.js"]
+    style, scripts = static("explain.css"), [static(name) for name in names]
+    allowed = " ".join(f"'{_hash(script)}'" for script in scripts)
+    policy = (
+        f"default-src 'none'; script-src {allowed}; style-src '{_hash(style)}'; base-uri 'none'; form-action 'none'"
+    )
+    return _PAGE.format(
+        policy=policy,
+        style=style,
+        scripts="\n".join(f"<script>{script}</script>" for script in scripts),
+        data=embedded(page_data(explanation)),
+    )
 
 
-def render_frame(explanation: Explanation) -> str:
+def render_frame(explanation: Explanation | EncoderExplanation) -> str:
     """The page as a frame for a notebook: with an origin of its own, so that it cannot read the page around it, and in ASCII, so
     that the script keeps its hash whatever that page's encoding."""
     page = html.escape(render_page(explanation), quote=True).encode("ascii", "xmlcharrefreplace").decode("ascii")
+    what = "text" if isinstance(explanation, EncoderExplanation) else "translation"
     return (
-        f'<iframe sandbox="allow-scripts" title="Explanation of a translation" width="100%" height="{_FRAME_HEIGHT}" '
+        f'<iframe sandbox="allow-scripts" title="Explanation of a {what}" width="100%" height="{_FRAME_HEIGHT}" '
         f'style="border:0" srcdoc="{page}"></iframe>'
     )
 
 
-def page_data(explanation: Explanation) -> dict[str, Any]:
+def page_data(explanation: Explanation | EncoderExplanation) -> dict[str, Any]:
     """The explanation, rounded to visible digits, and the page's texts about it."""
     document = explanation.to_json()
+    if isinstance(explanation, EncoderExplanation):
+        return {name: _short(value) for name, value in document.items()} | {
+            "caution": CAUTION,
+            "note": window_note(explanation),
+        }
     for name in ("attention", "saliency"):
         document[name] = _short(document[name])
     return document | {"caution": CAUTION, "saliency_method": SALIENCY}
@@ -82,5 +99,7 @@ def _short(value: Any) -> Any:
         return {key: _short(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_short(item) for item in value]
+    if isinstance(value, str) or value is None:
+        return value
     rounded = round(value, _DIGITS)
     return int(rounded) if rounded == int(rounded) else rounded

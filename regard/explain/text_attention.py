@@ -53,7 +53,7 @@ class TextAttention:
             self._model.decode(torch.tensor(list(ids)), SequenceLayout.from_lengths([len(ids)]), None, None, recorder)
         layers = [recorder.weights[f"decoder.{n}.self"][0] for n in range(self.bundle.config.decoder_layers)]
         heads = layers[0].shape[0]
-        shown = min(len(ids), MAX_PIECES, math.isqrt(_MAX_NUMBERS // (len(layers) * heads)))
+        shown = drawn_pieces(len(ids), len(layers) * heads)
         side = self._side(ids[-shown:])
         return {
             "model": {"num_heads": heads, "layers": len(layers)},
@@ -69,6 +69,11 @@ class TextAttention:
     def _side(self, ids: Sequence[int]) -> TokenizedSide:
         special = [i for i in (self.tokenizer.bos_id, self.tokenizer.eos_id) if i >= 0]
         return group_words(ids, self.tokenizer.pieces(ids), special)
+
+
+def drawn_pieces(pieces: int, heads: int) -> int:
+    """How many pieces of a text are drawn, by the heads of all layers together."""
+    return min(pieces, MAX_PIECES, math.isqrt(_MAX_NUMBERS // heads))
 
 
 def _short(weights: torch.Tensor) -> Any:

@@ -45,9 +45,10 @@ def export(bundle: Bundle, to: str, out: Path, weights: str | None = None) -> Re
     weights = weights or TARGETS[to][0]
     if weights not in TARGETS[to]:
         raise UserError(f"--weights must be one of {', '.join(TARGETS[to])} for --to {to}, but is {weights!r}")
-    if bundle.task != "translate" and to == "onnx":
+    if bundle.task == "generate" and to == "onnx":
         raise UserError(
-            f"--to {to} takes models for the task translate, but this one is for the task {bundle.task}; use --to transformers"
+            f"--to {to} takes models for the tasks translate, embed, classify, tag and fill, but this one is for the task "
+            "generate; use --to transformers"
         )
     check_new_folder(out)
     module = importlib.import_module(f"regard.export.{_MODULES[to]}")
@@ -63,6 +64,19 @@ def _notes(bundle: Bundle, to: str) -> tuple[str, ...]:
     if to == "transformers" and bundle.config.positions == "relative" and not bundle.config.tie_embeddings:
         notes.append(
             "transformers 5 replaces T5's output matrix by its embedding; version 4 reads the one that was written"
+        )
+    head = bundle.config.head_settings
+    no_sentence_files = to == "transformers" and bundle.task == "embed" and head.pooling == "tanh-first"
+    if no_sentence_files:
+        scaled = ", to be scaled to length 1" if head.normalize else ""
+        notes.append(
+            f"sentence-transformers has no such pooling (model.head.pooling = {head.pooling!r}): the folder is for transformers "
+            f"alone, whose pooler_output is the vector{scaled}"
+        )
+    if bundle.prompts and (no_sentence_files or to == "ctranslate2"):
+        names = ", ".join(bundle.prompts)
+        notes.append(
+            f"this model's prompts ({names}) are not in the folder: put them before a text; regard info --json shows them"
         )
     if bundle.tokenizer.protects:
         notes.append(

@@ -1,4 +1,5 @@
-"""Exports bundles to ONNX: three graphs over padded tensors, and one file of weights that they share.
+"""Exports bundles to ONNX. An encoder is one graph (`onnx_encoder.py`); a translation model is three over padded tensors, and one
+file of weights that they share:
 
     encoder.onnx  decoder.onnx  decoder_step.onnx  weights.bin  tokenizer/  config.json  README.md
 
@@ -27,6 +28,7 @@ from regard.bundle import Bundle
 from regard.config import ModelConfig
 from regard.data.tokenizer import Tokenizer
 from regard.errors import RegardError, UserError
+from regard.export.onnx_encoder import write_encoder
 from regard.export.padded import PaddedDecoder, PaddedEncoder, PaddedStep, prepare_for_tracing
 from regard.export.verify import TOLERANCE, Samples
 from regard.generate.engines.torch_engine import load_model
@@ -63,9 +65,12 @@ def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[
     """Write the bundle's graphs into `folder` and score the samples with them in ONNX Runtime."""
     if weights != "fp32":
         raise UserError(f"--weights must be fp32 for --to onnx, but is {weights!r}")
+    if bundle.config.decoder_stack is None:
+        require_packages(("onnx", "onnxruntime"))
+        return write_encoder(bundle, folder, samples)
     if unknown := bundle.config.unsupported(("output_bias",), _KNOWN):
         raise UserError(f"{unknown} cannot be exported to ONNX yet; use the bundle itself")
-    require_packages()
+    require_packages(_PACKAGES)
     model = load_model(bundle)
     prepare_for_tracing(model, longest_table(bundle))
     graphs = make_graphs(model)
@@ -79,9 +84,9 @@ def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[
     return score(folder, settings, samples, TOLERANCE[weights])
 
 
-def require_packages() -> None:
+def require_packages(names: Sequence[str]) -> None:
     """Refuse the export if one of its packages is missing, before anything slow is done."""
-    for name in _PACKAGES:
+    for name in names:
         try:
             importlib.import_module(name)
         except ImportError as error:
@@ -233,6 +238,11 @@ def make_settings(bundle: Bundle, graphs: dict[str, Graph]) -> dict[str, Any]:
         "max_extra": bundle.decode.max_extra,
         "max_positions": max_positions(bundle),
         "tokenizer": tokenizer_files(tokenizer),
+        **(
+            {"target_tags": {one: tokenizer.target_tag(one)[0] for one in tokenizer.targets}}
+            if tokenizer.targets
+            else {}
+        ),
         "graphs": {
             name: {"file": f"{name}.onnx", "inputs": graph.inputs, "outputs": graph.outputs}
             for name, graph in graphs.items()
@@ -258,6 +268,17 @@ def decode(ids):
     return target.decode(ids).strip()
 """
 
+# A model for several directions is told the target language by the first piece of the source.
+_ENCODE_WITH_TAG = """\
+tag = config["target_tags"][{target!r}]  # {tags}
+
+def encode(text):
+    return [tag] + source.encode(text)
+
+def decode(ids):
+    return target.decode(ids).strip()
+"""
+
 # Imported models have their own ids for pieces, and may expect a code for the target language in front: `>>deu<< ...`.
 _ENCODE_WITH_VOCABULARY = """\
 known, written = (read(config["tokenizer"][side]) for side in ("source_vocab", "target_vocab"))
@@ -273,7 +294,7 @@ def decode(ids):
 """
 
 _README = """\
-# {source} → {target}
+# {languages}
 
 A translation model for ONNX Runtime, exported by Regard. With `pip install onnxruntime sentencepiece`, this translates the lines
 of standard input, greedily, when it is run in this folder:
@@ -329,14 +350,20 @@ for line in sys.stdin:
 """
 
 
+def _encode_code(bundle: Bundle) -> str:
+    if targets := bundle.tokenizer.targets:
+        tags = f"the language to translate into: {', '.join(targets)}"
+        return _ENCODE_WITH_TAG.format(target=bundle.target, tags=tags)
+    return _ENCODE if bundle.tokenizer.vocabulary is None else _ENCODE_WITH_VOCABULARY
+
+
 def make_readme(bundle: Bundle) -> str:
     """How to translate with the folder, without Regard or torch."""
     config, positions = bundle.config, max_positions(bundle)
     limit = "" if positions is None else f"- Neither side may have more than `max_positions` = {positions} tokens.\n"
     return _README.format(
-        source=bundle.source,
-        target=bundle.target,
-        encode=_ENCODE if bundle.tokenizer.vocabulary is None else _ENCODE_WITH_VOCABULARY,
+        languages=bundle.languages,
+        encode=_encode_code(bundle),
         kv_heads=config.kv_heads,
         d_head=config.head_width,
         max_length=bundle.max_length,

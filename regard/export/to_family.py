@@ -4,7 +4,7 @@ from, or the first that fits."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,15 @@ from torch import Tensor
 
 from regard.bundle import Bundle, load_weights
 from regard.config import ModelConfig
-from regard.data.tokenizer import Tokenizer
 from regard.errors import RegardError, UserError
 from regard.export.sentence_transformers import write_sentence_model
+from regard.export.tokenizer_json import own_json, refuse_pair, sample_texts
 from regard.export.verify import Samples, scores_of
 from regard.families import FAMILIES
 from regard.families.family import Family
 from regard.families.table import from_theirs, to_theirs
+from regard.generate.options import forbidden_ids
 from regard.importing.original import their_outputs
-from regard.importing.sentencepiece_json import added_token, bpe_json
 
 
 def find_family(bundle: Bundle) -> tuple[Family, dict[str, Any]]:
@@ -117,10 +117,13 @@ def _generation(bundle: Bundle) -> dict[str, Any]:
     if bundle.task == "translate":
         settings["decoder_start_token_id"] = tokenizer.bos_id
         settings |= {"num_beams": bundle.decode.beam, "length_penalty": bundle.decode.alpha, "early_stopping": False}
+        # Without it, transformers ends every text after 20 tokens. The first token is the one that starts the decoder.
+        longest = 1 + bundle.max_length + bundle.decode.max_extra
+        settings["max_length"] = min(longest, bundle.config.longest or longest)
     elif tokenizer.bos_id >= 0:
         settings["bos_token_id"] = tokenizer.bos_id
-    if tokenizer.controls is not None and tokenizer.controls.forbidden:
-        settings["suppress_tokens"] = list(tokenizer.controls.forbidden)
+    if forbidden := forbidden_ids(tokenizer):
+        settings["suppress_tokens"] = sorted(set(forbidden))
     return {name: value for name, value in settings.items() if value is not None}
 
 
@@ -129,19 +132,20 @@ def write_tokenizer(bundle: Bundle, folder: Path) -> None:
     tokenizer = bundle.tokenizer
     if tokenizer.kind == "ids":
         return
-    if tokenizer.kind == "pair":
-        raise UserError(
-            f"{bundle.folder / 'tokenizer'}: two sentencepiece models cannot become one tokenizer.json; use --to ctranslate2"
-        )
+    refuse_pair(bundle)
     content = (
         tokenizer.models[0]
         if tokenizer.kind == "huggingface"
-        else json.dumps(_own_json(tokenizer, bundle.task)).encode()
+        else json.dumps(own_json(tokenizer, bundle.task)).encode()
     )
     (folder / "tokenizer.json").write_bytes(content)
     pieces = tokenizer.raw_pieces()
     opening, closing = tokenizer.opening[:1], tokenizer.closing[-1:]
-    ids = {"unk": tokenizer.unk_id, "eos": tokenizer.eos_id, "pad": tokenizer.pad_id, "mask": tokenizer.mask_id}
+    ids = {"unk": tokenizer.unk_id, "eos": tokenizer.eos_id, "pad": tokenizer.pad_id}
+    if (
+        bundle.task == "fill" or tokenizer.kind == "huggingface"
+    ):  # elsewhere Regard's own vocabulary has another use for it
+        ids["mask"] = tokenizer.mask_id
     if bundle.task in ("translate", "generate"):
         ids["bos"] = tokenizer.bos_id if bundle.task == "generate" else -1
     else:
@@ -157,52 +161,14 @@ def write_tokenizer(bundle: Bundle, folder: Path) -> None:
     _write_json(folder / "tokenizer_config.json", {**settings, "clean_up_tokenization_spaces": False})
 
 
-def _own_json(tokenizer: Tokenizer, task: str) -> dict[str, Any]:
-    """Regard's joint vocabulary as a tokenizer.json that begins a prompt, and frames an encoder's input, as Regard does. It takes a
-    literal U+2581 for a space, as sentencepiece does."""
-    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
-    is_text = [tokenizer.has_text(i) for i in range(len(pieces))]
-    controls = [i for i, text in enumerate(is_text) if not text and not tokenizer.is_byte(i)]
-    not_text = {i for i, text in enumerate(is_text) if not text}
-    added = [added_token(i, pieces[i], special=True) for i in controls]
-    own = bpe_json(pieces, tokenizer.scores(), not_text, tokenizer.unk_id, prefix=True)
-    frame = {} if task == "translate" else _frame(tokenizer, task, pieces)
-    return {"version": "1.0", "added_tokens": added, **own, **({"post_processor": frame} if frame else {})}
-
-
-def _frame(tokenizer: Tokenizer, task: str, pieces: Sequence[str]) -> dict[str, Any]:
-    """The part `post_processor` of a tokenizer.json: the control tokens around a text or a pair; empty if there are none."""
-    marks = tokenizer.opening, tokenizer.between, tokenizer.closing
-    opening, between, closing = marks if task != "generate" else (tokenizer.prompt_opening, (), ())
-    second = 0 if task == "generate" else 1  # type of the second text
-
-    def controls(ids: Sequence[int], kind: int) -> list[dict[str, Any]]:
-        return [{"SpecialToken": {"id": pieces[i], "type_id": kind}} for i in ids]
-
-    def text(name: str, kind: int) -> dict[str, Any]:
-        return {"Sequence": {"id": name, "type_id": kind}}
-
-    used = dict.fromkeys((*opening, *between, *closing))
-    if not used:
-        return {}
-    before = [*controls(opening, 0), text("A", 0)]
-    return {
-        "type": "TemplateProcessing",
-        "single": [*before, *controls(closing, 0)],
-        "pair": [*before, *controls(between, 0), text("B", second), *controls(closing, second)],
-        "special_tokens": {pieces[i]: {"id": pieces[i], "ids": [i], "tokens": [pieces[i]]} for i in used},
-    }
-
-
 def check_tokenizer(bundle: Bundle, theirs: Any, samples: Samples) -> None:
-    """Check that both tokenizers agree on the samples' text, except for U+2581, which only Regard can write."""
+    """Check that both tokenizers agree on the samples' text."""
     ours = bundle.tokenizer
-    prompt = list(ours.prompt_opening) if bundle.task == "generate" else []
     opening = list(ours.controls.source_opening if ours.controls is not None else ())
-    for text in [ours.decode(ids).replace("\u2581", "") for ids in samples.src + samples.tgt]:
+    for text in sample_texts(bundle, samples):
         ids = ours.encode(text, "target")
-        is_framed = ours.controls is not None or bundle.task not in ("translate", "generate")
-        expected = [*opening, *ours.frame(ids)[0]] if is_framed else [*prompt, *ids]
+        is_prompt = bundle.task == "generate" and ours.controls is None
+        expected = [*ours.prompt_opening, *ids] if is_prompt else [*opening, *ours.frame(ids)[0]]
         if list(theirs(text, split_special_tokens=True)["input_ids"]) != expected:
             raise RegardError(
                 f"the exported tokenizer encodes {text!r} to other ids than the bundle; nothing was written. Please report it with "

@@ -27,7 +27,13 @@ SENTENCES, LONGEST = 12, 40
 # of the tokens may differ by more than OUTLIER.
 TOLERANCE = {"fp32": 1e-4, "fp16": 5e-2, "int8": 0.2}
 OUTLIER, MAX_OUTLIERS = 1.0, 0.01
-ROUNDINGS = 10  # other programs may round so many times as much as the original does itself, beside float64
+# What is compared, by task.
+NOUNS = {
+    **dict.fromkeys(("translate", "generate", "fill"), "token log-probabilities"),
+    **dict.fromkeys(("classify", "tag"), "scores of labels"),
+    "embed": "numbers of vectors (in root mean squares)",
+}
+ROUNDINGS = 10  # other programs may differ by this multiple of what float32 changes in the original, beside float64
 MAX_RISE = 0.2  # of the loss on its own text, in nats a token, for a language model in int8
 
 
@@ -39,9 +45,15 @@ class Samples:
     tgt: list[list[int]]
     log_probs: list[list[float]]
     is_own: bool = False  # whether a language model drew the texts in `src` itself
+    task: str = "translate"
     rounding: Callable[[], float] | None = (
         None  # how far the original itself is from float64, at most; a model of one stack
     )
+
+    @property
+    def noun(self) -> str:
+        """What is compared."""
+        return NOUNS[self.task]
 
 
 def make_samples(bundle: Bundle, weights: str = "fp32") -> Samples:
@@ -52,7 +64,7 @@ def make_samples(bundle: Bundle, weights: str = "fp32") -> Samples:
 
     if bundle.task == "generate" and weights == "int8":
         texts = own_texts(bundle)
-        return Samples(texts, [[] for _ in texts], answers(bundle, texts), is_own=True)
+        return Samples(texts, [[] for _ in texts], answers(bundle, texts), is_own=True, task="generate")
     tokenizer = bundle.tokenizer
     draw = random.Random(1)
     reserved = {*forbidden_ids(tokenizer), tokenizer.eos_id}
@@ -63,7 +75,8 @@ def make_samples(bundle: Bundle, weights: str = "fp32") -> Samples:
     lengths = [1 + round((longest - 1) * n / (SENTENCES - 1)) for n in range(SENTENCES)]
     src = [draw.choices(pieces, k=length) for length in lengths]
     if bundle.task != "translate":
-        return Samples(src, [[] for _ in src], answers(bundle, src), rounding=partial(rounding_of, bundle, src))
+        rounding = partial(rounding_of, bundle, src)
+        return Samples(src, [[] for _ in src], answers(bundle, src), task=bundle.task, rounding=rounding)
     engine = TorchEngine.from_bundle(bundle, "cpu")
     translations = engine.translate(src, SearchOptions(beam=1, max_extra=0))
     tgt = [
@@ -85,8 +98,8 @@ def own_texts(bundle: Bundle) -> list[list[int]]:
 
 def rounding_of(bundle: Bundle, texts: list[list[int]]) -> float:
     """By how much rounding to float32 changes the answers of a model of one stack, at most."""
-    pairs = zip(answers(bundle, texts), answers(bundle, texts, is_double=True), strict=True)
-    return max(abs(one - other) for pair in pairs for one, other in zip(*pair, strict=True))
+    exact = answers(bundle, texts, is_double=True)
+    return max(_differences(exact, answers(bundle, texts), bundle.task))
 
 
 def answers(bundle: Bundle, texts: list[list[int]], is_double: bool = False) -> list[list[float]]:
@@ -105,8 +118,9 @@ def answers(bundle: Bundle, texts: list[list[int]], is_double: bool = False) -> 
 
 def scores_of(bundle: Bundle, answer: Tensor, src: list[int], tgt: list[int]) -> list[float]:
     """What is compared of a model's answer: the log-probabilities of tokens (of a translation and its end; of each next token of a
-    text; of a text's own tokens, where the model fills in masked ones), of classes and tags, or a vector."""
-    if bundle.task == "embed":
+    text; of a text's own tokens, where the model fills in masked ones), of classes and tags; logits of classes that do not exclude
+    each other; a vector, or a number."""
+    if bundle.task == "embed" or bundle.config.head_settings.answer != "one":
         return answer.flatten().tolist()
     log_probs = (answer if answer.itemsize > 4 else answer.float()).log_softmax(-1)
     if bundle.task in ("classify", "tag"):
@@ -131,12 +145,7 @@ class LogProbDifference:
 
 def check(samples: Samples, scores: list[list[float]], weights: str, target: str) -> LogProbDifference:
     """How much the log-probabilities differ; raises if it is too much, or if one is NaN or infinite."""
-    differences = [
-        abs(one - other)
-        for ours, theirs in zip(samples.log_probs, scores, strict=True)
-        for one, other in zip(ours, theirs, strict=True)
-    ]
-    differences = [value if math.isfinite(value) else math.inf for value in differences]
+    differences = _differences(samples.log_probs, scores, samples.task)
     allowed = TOLERANCE[weights]
     if weights == "fp32" and max(differences) > allowed and samples.rounding is not None:
         allowed = max(allowed, ROUNDINGS * samples.rounding())  # a deep model rounds more
@@ -146,17 +155,27 @@ def check(samples: Samples, scores: list[list[float]], weights: str, target: str
     judged, how = (difference.mean, "an average of") if weights == "int8" else (difference.largest, "up to")
     if judged > allowed:
         raise RegardError(
-            f"the {target} model does not compute what the original does: log-probabilities differ by {how} {judged:.3g}, and "
+            f"the {target} model does not compute what the original does: {samples.noun} differ by {how} {judged:.3g}, and "
             f"only {allowed:.3g} would be rounding; nothing was written. Please report it with the bundle's config.json"
         )
     outliers = sum(value > OUTLIER for value in differences)
     if outliers > MAX_OUTLIERS * len(differences):
         raise RegardError(
-            f"the {target} model does not compute what the original does: log-probabilities of {outliers} tokens in "
-            f"{len(differences)} differ by more than {OUTLIER:g}, where one in a hundred would be rounding; nothing was written. "
+            f"the {target} model does not compute what the original does: {outliers} of {len(differences)} {samples.noun} "
+            f"differ by more than {OUTLIER:g}, where one in a hundred would be rounding; nothing was written. "
             f"Please report it with the bundle's config.json"
         )
     return difference
+
+
+def _differences(ours: list[list[float]], theirs: list[list[float]], task: str) -> list[float]:
+    """By how much numbers differ, without sign; those of vectors in root mean squares of the original, since the numbers of a
+    vector of length 1 are small."""
+    found = []
+    for one, other in zip(ours, theirs, strict=True):
+        unit = math.sqrt(sum(number * number for number in one) / len(one)) or 1.0 if task == "embed" else 1.0
+        found += [abs(a - b) / unit for a, b in zip(one, other, strict=True)]
+    return [value if math.isfinite(value) else math.inf for value in found]
 
 
 def _check_rise(

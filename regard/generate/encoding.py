@@ -53,7 +53,7 @@ def counting(on_progress: OnProgress | None) -> OnFinished | None:
 
 
 def no_answers(count: int, kind: HeadKind, width: int) -> Answers:
-    """Room for so many answers of a head, each of `width` numbers where they all have the same shape."""
+    """Room for `count` answers of a head, each of `width` numbers where they all have the same shape."""
     if kind in ("vector", "classes"):
         return np.empty((count, width), np.float32)
     return [np.empty(0, np.float32)] * count

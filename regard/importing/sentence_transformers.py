@@ -56,6 +56,11 @@ class SentenceModel:
             )
 
 
+def is_cross_encoder(settings: Mapping[str, Any]) -> bool:
+    """Whether config.json is that of a cross-encoder, which reads pairs of texts; the second name is that of versions before 4."""
+    return isinstance(settings.get("sentence_transformers"), dict) or "sbert_ce_default_activation_function" in settings
+
+
 def read_sentence_model(folder: Path) -> SentenceModel | None:
     """What the folder says; None if it is no model of sentence-transformers."""
     if not (folder / MODULES).exists():

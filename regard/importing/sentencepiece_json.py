@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-_SPACE = "\u2581"
+SPACE = "\u2581"
 
 
 def bpe_json(
@@ -21,10 +21,10 @@ def bpe_json(
             parts = ((piece[:cut], piece[cut:]) for cut in range(1, len(piece)))
             merges += [(score, left, right) for left, right in parts if left in vocabulary and right in vocabulary]
     merges.sort(key=lambda merge: -merge[0])
-    before: list[dict[str, Any]] = [{"type": "Prepend", "prepend": _SPACE}] if prefix else []
+    before: list[dict[str, Any]] = [{"type": "Prepend", "prepend": SPACE}] if prefix else []
     after: list[dict[str, Any]] = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if prefix else []
-    spaces = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
-    back = {"type": "Replace", "pattern": {"String": _SPACE}, "content": " "}
+    spaces = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+    back = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
     return {
         "normalizer": {"type": "Sequence", "normalizers": [*before, spaces]},
         "decoder": {"type": "Sequence", "decoders": [back, {"type": "ByteFallback"}, {"type": "Fuse"}, *after]},

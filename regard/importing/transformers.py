@@ -29,7 +29,7 @@ from regard.families.table import Entry, from_theirs
 from regard.files import check_new_folder, read_json, sha256
 from regard.importing.marian import import_marian, model_name
 from regard.importing.original import Difference, compare_models
-from regard.importing.sentence_transformers import SentenceModel, read_sentence_model
+from regard.importing.sentence_transformers import SentenceModel, is_cross_encoder, read_sentence_model
 from regard.importing.tensors import read_safetensors, weight_files
 from regard.importing.tokenizer import Shape, read_tokenizer
 from regard.models.transformer import Transformer
@@ -284,6 +284,7 @@ def finish(
         },
         task=task,
         prompts={} if found.vectors is None else found.vectors.prompts,
+        takes_pairs=True if task == "classify" and is_cross_encoder(found.settings) else None,
     )
     if task == "translate" and not (source and target):
         notes = [*notes, "the languages are not known; --source CODE and --target CODE name them"]

@@ -113,7 +113,13 @@ class Transformer(nn.Module):
         self, src: Tensor, layout: Layout, recorder: Recorder | None = None, token_types: Tensor | None = None
     ) -> Tensor:
         """Ids (src_tokens,), and their types if the model has some -> memory (src_tokens, d_model)."""
-        embedded = self.front.add_types(self.embed_source(src), token_types)
+        return self.encode_embedded(self.embed_source(src), layout, recorder, token_types)
+
+    def encode_embedded(
+        self, embedded: Tensor, layout: Layout, recorder: Recorder | None = None, token_types: Tensor | None = None
+    ) -> Tensor:
+        """What `embed_source` returned, or vectors in its place -> memory (src_tokens, d_model)."""
+        embedded = self.front.add_types(embedded, token_types)
         x = self.front.project(self.encoder.enter(embedded, layout.positions, layout.max_length))
         memory: Tensor = self.encoder(x, layout, recorder=recorder)
         return memory

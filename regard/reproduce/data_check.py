@@ -16,6 +16,7 @@ from regard.data.corpus import read_lines
 from regard.errors import UserError
 from regard.recipe import Recipe, load_recipe
 from regard.reproduce.results import Result
+from regard.task_table import DEFAULT_TASK
 
 _SHOWN = 4  # missing files in a message
 
@@ -52,9 +53,9 @@ def check_data(result: Result, recipe: Recipe) -> DataCheck:
     root = Path(recipe.data.root)
     missing = [pattern for pattern in named_files(recipe) if not _exists(root, pattern)]
     differing, checked = list[str](), list[str]()
-    for name, expected in result.sha256.items():
-        if (root / name).is_file():
-            (checked if text_hash(root / name) == expected else differing).append(name)
+    for pattern, expected in result.sha256.items():
+        for path in sorted(root.glob(pattern)):
+            (checked if text_hash(path) == expected else differing).append(path.relative_to(root).as_posix())
     return DataCheck(root, tuple(missing), tuple(differing), tuple(checked))
 
 
@@ -72,7 +73,8 @@ def refuse_missing(result: Result, check: DataCheck) -> None:
 
 def refuse_unmeasurable(result: Result, recipe: Recipe) -> None:
     """A score is of files: to find that they are not named, after hours of training, would be late."""
-    if recipe.settings.has_sides and not (isinstance(recipe.data.test, str) and recipe.data.test):
+    has_test_set = recipe.task == DEFAULT_TASK or recipe.settings.has_labels
+    if has_test_set and not (isinstance(recipe.data.test, str) and recipe.data.test):
         raise UserError(
             f"{result.name}: data.test must name the files that the score is of, but is {recipe.data.test!r}; leave it out of --set"
         )

@@ -58,7 +58,9 @@ class Result:
     published: Score
     expected: Score | None = None  # of this recipe; None: it was not run to its end with the text that it asks for
     average: int = 0  # checkpoints to average for the score; 0: the model that the run wrote
-    sha256: Mapping[str, str] = field(default_factory=dict)  # of the unpacked text of files, by path below `root`
+    sha256: Mapping[str, str] = field(
+        default_factory=dict
+    )  # of the unpacked text of files, by path or pattern below `root`
     rows: tuple[Variation, ...] = ()  # of a sweep
 
     @property

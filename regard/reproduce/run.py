@@ -12,6 +12,8 @@ from typing import Any
 
 from regard.api import load
 from regard.bundle import Bundle, load_bundle
+from regard.evaluate import Metric, Scores
+from regard.files import read_json
 from regard.progress import progress
 from regard.recipe import Recipe
 from regard.reproduce.data_check import DataCheck
@@ -45,12 +47,16 @@ def reproduce(result: Result, recipe: Recipe, check: DataCheck, out: Path, chang
     scores = translated_scores(recipe, bundle, out) if recipe.task == DEFAULT_TASK else None
     record = make_record(result, recipe, check, bundle, changed)
     record["minutes of this start"] = round((time.perf_counter() - begun) / 60, 2)
-    if scores is None:
-        record |= {"score": final_loss(out / "run", bundle), "metric": LOSS}
-        lines = [f"{LOSS}  {record['score']:.4f}"]
-    else:
+    if scores is not None:
         record |= score_fields(scores)
         lines = scores.lines()
+    elif recipe.settings.has_labels:
+        measured = measured_scores(bundle)
+        record |= measured_fields(measured)
+        lines = [*measured.lines(), *baseline_lines(out / "run")]
+    else:
+        record |= {"score": final_loss(out / "run", bundle), "metric": LOSS}
+        lines = [f"{LOSS}  {record['score']:.4f}"]
     return Outcome(record, [*lines, *comparison(result, record), *provenance(record)])
 
 
@@ -75,6 +81,38 @@ def translated_scores(recipe: Recipe, bundle: Bundle, out: Path) -> PaperScores:
         found = [each.text for each in model.stream([source for source, _ in pairs], options, on_progress=done)]
     (out / f"translations.{recipe.data.target}").write_text("".join(f"{line}\n" for line in found), encoding="utf-8")
     return paper_scores(found, [reference for _, reference in pairs], recipe.data.target)
+
+
+def measured_scores(bundle: Bundle) -> Scores:
+    """Scores of the test set that the run measured at its end."""
+    test = bundle.facts["test"]
+    keys = ("name", "score", "signature", "mean", "confidence")
+    return Scores(
+        tuple(Metric(**{key: metric.get(key) for key in keys}) for metric in test["metrics"].values()),
+        test["sentences"],
+    )
+
+
+def measured_fields(scores: Scores) -> dict[str, Any]:
+    """The first score, which decides, and all by name, with signatures."""
+    first = scores.metrics[0]
+    return {
+        "score": first.score,
+        "metric": first.name,
+        "confidence": first.confidence,
+        "scores": {each.name: round(each.score, 2) for each in scores.metrics},
+        "signatures": {each.name: each.signature for each in scores.metrics},
+    }
+
+
+def baseline_lines(run: Path) -> list[str]:
+    """The score of the simple model that was trained on the same texts."""
+    baseline = RunFolder(run).baseline
+    if not baseline.exists():
+        return []
+    found = read_json(baseline)
+    metric = next(iter(found["test"]["metrics"].values()))
+    return [f"{found['name']}: {metric['score']:.2f} {metric['name']}, trained in {found['seconds']:g} s"]
 
 
 def final_loss(run: Path, bundle: Bundle) -> float:
@@ -110,14 +148,8 @@ def make_record(
 
 def score_fields(scores: PaperScores) -> dict[str, Any]:
     """The scores by name, with signatures."""
-    found = {each.name: each for each in (scores.sacrebleu, scores.tokenised, scores.compounds) if each is not None}
-    return {
-        "score": scores.sacrebleu.score,
-        "metric": scores.sacrebleu.name,
-        "confidence": scores.sacrebleu.confidence,
-        "scores": {name: round(each.score, 2) for name, each in found.items()},
-        "signatures": {name: each.signature for name, each in found.items()},
-    }
+    found = (scores.sacrebleu, scores.tokenised, scores.compounds)
+    return measured_fields(Scores(tuple(each for each in found if each is not None), 0))
 
 
 def comparison(result: Result, record: dict[str, Any]) -> list[str]:

@@ -134,7 +134,8 @@ class Sweep:
         log = place.with_name(f"{place.name}.log")
         with log.open("ab") as file:
             command = [sys.executable, "-m", "regard.reproduce.row", str(recipe), str(place), str(self.prepared)]
-            process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+            # The row ends when this pipe closes, however this process ends.
+            process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.PIPE)
         self.say(f"{row.variation.name}: started, {log}")
         spent = log.with_suffix(".seconds")
         before = float(spent.read_text(encoding="utf-8")) if spent.is_file() else 0.0
@@ -143,6 +144,8 @@ class Sweep:
     def end(self, running: Running) -> list[str]:
         """Record a row that has ended; what failed, if it did."""
         name, place = running.row.variation.name, self.out / "rows" / running.row.variation.folder
+        with running.process:
+            pass  # closes its pipe
         if (code := running.process.returncode) and self.stop_requested:
             # Ctrl-C reaches the rows, too, which may end before they are asked to.
             self.say(f"{name}: stopped; it resumes with the next start of the sweep")
@@ -165,7 +168,8 @@ class Sweep:
         for each in running:
             each.process.send_signal(signal.SIGTERM)
         for each in running:
-            code = each.process.wait()
+            with each.process as process:
+                code = process.wait()
             if not code:  # it had just finished
                 self.end(each)
             else:

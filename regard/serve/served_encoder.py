@@ -82,6 +82,15 @@ class ServedEncoder:
             name, bundle, _TEXT_SIDES[bundle.task](bundle, made), batcher, ThreadPool("texts", 1, shares=shares), limits
         )
 
+    @property
+    def num_texts(self) -> tuple[int, ...]:
+        """How many texts are read at once or, of vectors, compared."""
+        if self.bundle.task == "embed":
+            return 1, 2
+        if self.bundle.task != "classify":
+            return (1,)
+        return {None: (1, 2), False: (1,), True: (2,)}[self.bundle.takes_pairs]
+
     async def embed(self, texts: Sequence[str | Sequence[int]]) -> tuple[Vectors, int]:
         """The vectors of texts or token ids, (texts, d_model), and how many tokens were read."""
         side = self.text_side
@@ -108,6 +117,7 @@ class ServedEncoder:
         side = self.text_side
         assert isinstance(side, Classifier)
         side.check_threshold(threshold)
+        side.check_pairs(texts)
         read = await self._in_thread(lambda some: [side.read(one) for one in some], texts)
         answers = iter(await self._answers([one for windows in read for one in windows]))
         parts = [[next(answers) for _ in windows] for windows in read]

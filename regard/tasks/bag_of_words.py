@@ -13,95 +13,22 @@ from itertools import pairwise
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from regard.accuracy import score_numbers, score_one, score_several, score_tags
 from regard.data.corpus import Texts
 from regard.data.labelled import BETWEEN, NONE, NUMBER
 from regard.evaluate import Scores
 from regard.settings import Answer
+from regard.tasks.regression import Bags, fit_linear
 from regard.understanding.answers import find_spans, has_spans
 
-STRENGTH, TAG_STRENGTH = 10.0, 1.0  # the inverse of the penalty on weights, as scikit-learn's C
+TAG_STRENGTH = 1.0
 MAX_FEATURES = 1 << 18
 MAX_WEIGHTS = 1 << 23  # features times classes: more would take minutes
 MAX_TEXTS = 150_000  # to train on, or words
-ITERATIONS, TAG_ITERATIONS = 60, 25  # a text has many words to tag
+TAG_ITERATIONS = 25  # a text has many words to tag
 GROUPS = (3, 4, 5)  # letters
 _WORD = re.compile(r"\w+|[^\w\s]")
-
-Features = Sequence[tuple[Sequence[int], Sequence[float]]]  # of each row: ids, values
-
-
-@dataclass(frozen=True)
-class Bags:
-    """Rows of sparse features, end to end."""
-
-    ids: Tensor  # (entries,)
-    values: Tensor  # (entries,)
-    starts: Tensor  # (rows,)
-    num_features: int
-
-    @classmethod
-    def of(cls, rows: Features, num_features: int) -> Bags:
-        lengths = [len(ids) for ids, _ in rows]
-        return cls(
-            torch.tensor([i for ids, _ in rows for i in ids], dtype=torch.int64),
-            torch.tensor([value for _, values in rows for value in values], dtype=torch.float32),
-            torch.tensor([0, *np.cumsum(lengths)[:-1].tolist()], dtype=torch.int64),
-            num_features,
-        )
-
-    def times(self, weights: Tensor) -> Tensor:
-        """(features, classes) -> (rows, classes)."""
-        return functional.embedding_bag(
-            self.ids, weights, self.starts, mode="sum", per_sample_weights=self.values.to(weights.dtype)
-        )
-
-    def transposed(self) -> Bags:
-        order = torch.argsort(self.ids, stable=True)
-        ends = torch.cat([self.starts[1:], torch.tensor([len(self.ids)])])
-        rows = torch.repeat_interleave(torch.arange(len(self.starts)), ends - self.starts)
-        counts = torch.bincount(self.ids, minlength=self.num_features)
-        starts = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)[:-1]])
-        return Bags(rows[order], self.values[order], starts, len(self.starts))
-
-
-def fit_linear(
-    bags: Bags,
-    targets: Tensor,
-    answer: Answer,
-    num_classes: int,
-    strength: float = STRENGTH,
-    iterations: int = ITERATIONS,
-) -> tuple[Tensor, Tensor]:
-    """Weights (features, classes) and biases (classes,) of logistic or, for numbers, linear regression, with an L2 penalty on the
-    weights, weaker with more strength."""
-    across, count = bags.transposed(), len(targets)
-    weights = torch.zeros(bags.num_features, num_classes)
-    bias = targets.mean().reshape(1) if answer == "number" else torch.zeros(num_classes)
-    wanted = functional.one_hot(targets, num_classes).float() if answer == "one" else targets.reshape(count, -1)
-    optimizer = torch.optim.LBFGS(
-        [weights, bias], max_iter=iterations, history_size=10, tolerance_grad=1e-5, line_search_fn="strong_wolfe"
-    )
-
-    def closure() -> float:
-        logits = bags.times(weights) + bias
-        if answer == "one":
-            log_probs = torch.log_softmax(logits, dim=1)
-            total, slope = -(log_probs * wanted).sum(), log_probs.exp() - wanted
-        elif answer == "several":
-            total = functional.binary_cross_entropy_with_logits(logits, wanted, reduction="sum")
-            slope = torch.sigmoid(logits) - wanted
-        else:
-            total, slope = 0.5 * ((logits - wanted) ** 2).sum(), logits - wanted
-        weights.grad = across.times(slope) / count + weights / (strength * count)
-        bias.grad = slope.mean(dim=0)
-        return float(total / count + (weights**2).sum() / (2 * strength * count))
-
-    with torch.no_grad():
-        optimizer.step(closure)
-    return weights, bias
 
 
 class Vocabulary:

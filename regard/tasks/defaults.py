@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from regard.bundle import Bundle
 from regard.config import ModelConfig
 from regard.data.corpus import RecordSource, Texts
@@ -22,6 +24,10 @@ def complete(recipe: Recipe, head: HeadConfig | None = None) -> Recipe:
 
 
 def begin(model: Transformer, store: Store) -> None:
+    return None
+
+
+def fit_head(recipe: Recipe, model: Transformer, store: Store, tokenizer: Tokenizer, device: torch.device) -> None:
     return None
 
 

@@ -38,7 +38,7 @@ from regard.models.transformer import Transformer
 from regard.progress import counted
 from regard.recipe import Recipe, TrainRecipe
 from regard.tasks.counting import PIECES_PER_WORD
-from regard.tasks.defaults import baseline, begin, complete, examine
+from regard.tasks.defaults import baseline, begin, complete, examine, fit_head
 from regard.tasks.embed_plan import outlook, plan, too_little, verdict
 from regard.tasks.retrieval import RetrievalValidator
 from regard.tasks.task import Say
@@ -54,7 +54,7 @@ from regard.tasks.translate import (
 
 __all__ = [
     "COLUMNS", "HELD_OUT", "NOUN", "about_store", "baseline", "begin", "clean_options", "complete", "count", "describe", "doubts",
-    "encode_records", "examine", "find_corpora", "find_corpus", "hold_out", "loss", "made_up_batch", "make_batches",
+    "encode_records", "examine", "find_corpora", "find_corpus", "fit_head", "hold_out", "loss", "made_up_batch", "make_batches",
     "make_validator", "measure_weights", "outlook", "plan", "read", "score_test_set", "too_little", "typical_length", "verdict",
     "vocabulary_lines", "write_held_out",
 ]  # fmt: skip
@@ -69,7 +69,8 @@ SENTENCE = 20  # tokens of the texts that the speed is measured by
 
 
 def describe(recipe: Recipe) -> str:
-    return f"vectors of {recipe.data.source} and {recipe.data.target}"
+    pairs = (f"{source} and {target}" for source, target in recipe.data.directions)
+    return f"vectors of {', '.join(pairs)}"
 
 
 def doubts(recipe: Recipe, corpora: Sequence[RecordSource]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Masked language modelling: pieces of documents with some tokens masked, the loss of what stood there."""
+"""Masked language modelling: predict the masked tokens of pieces of documents."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from regard.models.loss import Loss
 from regard.models.token_loss import TokenLoss
 from regard.models.transformer import Transformer
 from regard.recipe import Recipe, TrainRecipe
-from regard.tasks.defaults import about_store, baseline, begin, complete, examine
+from regard.tasks.defaults import about_store, baseline, begin, complete, examine, fit_head
 from regard.tasks.measuring import BATCH_TOKENS, sum_nll
 from regard.tasks.task import Outcome, Plan, Prospect
 from regard.tasks.text import (
@@ -78,6 +78,7 @@ __all__ = [
     "examine",
     "find_corpora",
     "find_corpus",
+    "fit_head",
     "hold_out",
     "loss",
     "made_up_batch",
@@ -95,8 +96,8 @@ __all__ = [
     "write_held_out",
 ]  # fmt: skip
 
-PIECE = 128  # tokens of the pieces that the speed is measured by
-VALIDATION_EPOCH = 2**32 - 1  # its masks, always the same ones
+PIECE = 128  # tokens per piece when the speed is measured
+VALIDATION_EPOCH = 2**32 - 1  # masks of validations, the same each time
 
 
 def plan(inputs: Sequence[Path], given: Mapping[str, Any], on_cpu: bool) -> Plan:
@@ -140,7 +141,7 @@ def make_batches(recipe: Recipe, store: Store, tokenizer: Tokenizer, with_slots:
 
 
 def loss(model: Transformer, batch: MaskedBatch | MaskedSlotBatch, token_loss: TokenLoss) -> Loss:
-    """The loss of the masked tokens: only their states go through the head."""
+    """The loss of the masked tokens; only their states pass through the head."""
     return token_loss(model, lambda: model.hidden(batch.ids, batch.layout, rows=batch.places), batch.labels)
 
 

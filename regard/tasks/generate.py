@@ -1,4 +1,4 @@
-"""Language modelling: documents in full rows, the loss of each next token; measured in nats per token and bits per byte."""
+"""Language modelling: predict each next token of documents in full rows; measured in nats per token and bits per byte."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from regard.models.loss import Loss
 from regard.models.token_loss import TokenLoss
 from regard.models.transformer import Transformer
 from regard.recipe import Recipe
-from regard.tasks.defaults import about_store, baseline, begin, complete, examine
+from regard.tasks.defaults import about_store, baseline, begin, complete, examine, fit_head
 from regard.tasks.measuring import BATCH_TOKENS, sum_nll
 from regard.tasks.samples import ContinuationSampler
 from regard.tasks.text import (
@@ -73,6 +73,7 @@ __all__ = [
     "examine",
     "find_corpora",
     "find_corpus",
+    "fit_head",
     "hold_out",
     "loss",
     "made_up_batch",
@@ -145,7 +146,7 @@ def make_validator(recipe: Recipe, records: Sequence[Texts], tokenizer: Tokenize
 
 @dataclass
 class TextValidator:
-    """Measures the likelihood of documents, in rows that do not overlap, from their first token on; and continues some of them."""
+    """Measures the likelihood of documents in rows that do not overlap, first tokens included, and continues some of them."""
 
     rows: TextRows
     num_bytes: int  # of the documents in UTF-8

@@ -6,13 +6,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from regard.bundle import Bundle
-from regard.data.columns import find_columns
+from regard.data.columns import Columns, find_columns
 from regard.data.corpus import RecordSource, check_corpus
 from regard.data.labelled import TableCorpus, encode_labelled, encode_tagged, find_words, table_sample
 from regard.device import pick_device
 from regard.errors import UserError
 from regard.evaluate import Scores
 from regard.tasks.labelled import bundle_outputs, read, validator_of
+
+
+def check_pairs(bundle: Bundle, path: Path, used: Columns) -> None:
+    """Refuse a table of single texts for a model that was trained on pairs, and the other way round."""
+    if bundle.takes_pairs in (None, len(used.text) > 1):
+        return
+    wanted = "two columns of text, since the model was trained on pairs of texts"
+    if not bundle.takes_pairs:
+        wanted = "one column of text, since the model was trained on single texts"
+    raise UserError(
+        f"{path}: must have {wanted}, but the text is in {' and '.join(used.text)}; name the columns with --text"
+    )
 
 
 def evaluate_table(
@@ -27,6 +39,7 @@ def evaluate_table(
         encode = encode_labelled
         sample = table_sample(path)
         used = find_columns(path, sample, text, label, answer=head.answer)
+        check_pairs(bundle, path, used)
         said.append(used.say(path, sample))
         corpus = TableCorpus(str(path), (path,), used, head.labels)
     else:

@@ -90,7 +90,7 @@ def doubts_of_words(recipe: Recipe, corpora: Sequence[WordsCorpus], others: Mapp
     is_spans = has_spans(labels)
     equal = 0
     for corpus in corpora:
-        for path, number, words, tags in corpus.sentences():
+        for path, lines, words, tags in corpus.sentences():
             counts.update(tags)
             key = sentence_key(BETWEEN.join(words))
             equal += key in keys
@@ -99,7 +99,7 @@ def doubts_of_words(recipe: Recipe, corpora: Sequence[WordsCorpus], others: Mapp
                 before = tags[place - 1] if place else "O"
                 if tag.startswith("I-") and before[2:] != tag[2:]:
                     wrong += 1
-                    first = first or f"{path}, line {number + place}: {tag} after {before}"
+                    first = first or f"{path}, line {lines[place]}: {tag} after {before}"
     notes = _once({label: counts[label] for label in labels})
     if wrong:
         notes.append(

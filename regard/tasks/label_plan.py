@@ -83,7 +83,7 @@ def _plan(
         chosen: dict[str, Any] = {"batch_tokens": max(256, round(batch * length / 64) * 64)}
         epochs = _epochs(texts, bool(init))
         if init:
-            chosen |= {**FROM_ENCODER, "lr": encoder_lr(init), "init": init}
+            chosen |= {**FROM_ENCODER, "lr": encoder_lr(init), "init": init, "fit_head": True}
             model: dict[str, Any] = {"preset": "init", "head": head}
         else:
             chosen |= FROM_SCRATCH

@@ -11,9 +11,10 @@ import torch
 
 from regard.accuracy import calibration, score_numbers, score_one, score_several, score_tags
 from regard.data.corpus import Texts
-from regard.data.labelled import BETWEEN
+from regard.data.labelled import BETWEEN, DEFAULT_THRESHOLD
 from regard.data.labelled_batch import LabelledTexts
 from regard.evaluate import Scores
+from regard.generate.engines.encoder_engine import TorchEncoder
 from regard.models.transformer import Transformer
 from regard.understanding.answers import (
     FloatArray,
@@ -23,12 +24,11 @@ from regard.understanding.answers import (
     log_softmax,
     probabilities,
 )
-from regard.understanding.running import run_encoder
+from regard.understanding.label_inputs import as_input
 
 KEYS = {
     "loss": "loss", "accuracy": "accuracy", "F1": "f1", "macro F1": "macro_f1", "Spearman": "spearman", "Pearson": "pearson",
 }  # fmt: skip
-THRESHOLD = 0.5
 MISTAKES = 20  # that a report shows
 CONFUSIONS = 20
 MATRIX = 20  # labels of a confusion matrix that is shown as a whole
@@ -41,7 +41,7 @@ class LabelValidator:
     texts: LabelledTexts
     records: Sequence[Texts]
     labels: tuple[str, ...]
-    threshold: float = THRESHOLD
+    threshold: float = DEFAULT_THRESHOLD
 
     def measure(self, model: Transformer, device: torch.device, autocast: torch.dtype | None) -> dict[str, Any]:
         """A metrics record with the loss and the scores."""
@@ -50,9 +50,10 @@ class LabelValidator:
 
     def outputs(self, model: Transformer, device: torch.device, autocast: torch.dtype | None) -> list[FloatArray]:
         """The logits of each record, (classes,), its windows joined; or of each of its words, (words, tags)."""
-        inputs = [self.texts.framed(window)[:2] for window in range(len(self.texts.windows))]
+        inputs = [as_input(model.config, self.texts.framed(window)[:2]) for window in range(len(self.texts.windows))]
+        engine = TorchEncoder(model, device=device, in_training=True, autocast=autocast)
         by_record: list[list[FloatArray]] = [[] for _ in range(self.texts.num_records)]
-        for number, output in enumerate(run_encoder(model, inputs, device, autocast)):
+        for number, output in enumerate(engine.answers(inputs)):
             if self.texts.has_tags:
                 output = output[np.array(self.texts.tags(number)) >= 0]
             by_record[self.texts.windows[number].record].append(output)
@@ -187,4 +188,4 @@ class LabelValidator:
         candidates = [number / 100 for number in range(5, 96)]
         found = [score_several(probs >= each, wanted)["F1"].score for each in candidates]
         best = [each for each, score in zip(candidates, found, strict=True) if score == max(found)]
-        return min(best, key=lambda each: abs(each - THRESHOLD))
+        return min(best, key=lambda each: abs(each - DEFAULT_THRESHOLD))

@@ -37,6 +37,7 @@ from regard.progress import counted
 from regard.recipe import ModelRecipe, Recipe
 from regard.tasks.bag_of_words import BagOfWords, WordTags
 from regard.tasks.counting import PIECES_PER_WORD
+from regard.tasks.head_fitting import fit_new_head
 from regard.tasks.label_validation import LabelValidator
 from regard.tasks.task import Baseline, Say
 from regard.understanding.answers import has_spans
@@ -88,9 +89,8 @@ def sorted_labels(found: Sequence[str]) -> list[str]:
 def check_labels(labels: Sequence[str], where: str) -> None:
     """Refuse what cannot be the labels of a model."""
     if len(labels) < 2:
-        raise UserError(
-            f"{where}: must have at least two different labels, but has {len(labels)} ({', '.join(labels)})"
-        )
+        found = f"only one ({labels[0]})" if labels else "none"
+        raise UserError(f"{where}: must have at least two different labels, but has {found}")
     if len(labels) > MAX_LABELS:
         raise UserError(
             f"{where}: must have at most {MAX_LABELS:,} different labels, but has {len(labels):,}; see --label"
@@ -191,16 +191,9 @@ def about_store(recipe: Recipe, store: Store, tokenizer: Tokenizer, config: Mode
     notes = []
     if texts.num_windowed:
         share = 100 * texts.num_windowed / len(store)
-        notes.append(
-            f"{counted(texts.num_windowed, 'text')} ({share:.1f}%) longer than {length} tokens: trained in windows, each with the "
-            f"label of its text (data.max_length)"
-            if not texts.has_tags
-            else f"{counted(texts.num_windowed, 'sentence')} longer than {length} tokens: trained in windows (data.max_length)"
-        )
-    if texts.num_cut:
-        notes.append(
-            f"{counted(texts.num_cut, 'pair')} longer than {length} tokens: the longer text is cut at its end (data.max_length)"
-        )
+        what = counted(texts.num_windowed, "sentence" if texts.has_tags else "pair" if recipe.takes_pairs else "text")
+        label = "" if texts.has_tags else ", each with the label of the whole"
+        notes.append(f"{what} ({share:.1f}%) longer than {length} tokens: trained in windows{label} (data.max_length)")
     return notes
 
 
@@ -211,6 +204,12 @@ def begin(model: Transformer, store: Store) -> None:
         values = np.asarray(store["label"].ids).astype("<u2").view(np.float32)
         with torch.no_grad():
             model.head.output.bias.fill_(float(values.mean()))  # type: ignore[union-attr, operator]
+
+
+def fit_head(recipe: Recipe, model: Transformer, store: Store, tokenizer: Tokenizer, device: torch.device) -> None:
+    if recipe.train.fit_head:
+        texts = make_texts(store, tokenizer, recipe.data.max_length, model.config)
+        fit_new_head(model, texts, class_weights(recipe, texts, model.config.head_settings.labels), device)
 
 
 def loss(model: Transformer, batch: LabelledBatch, token_loss: TokenLoss) -> Loss:

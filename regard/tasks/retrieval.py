@@ -11,13 +11,14 @@ import torch
 
 from regard.data.corpus import Texts
 from regard.data.tokenizer import Tokenizer
-from regard.data.windows import room_of
+from regard.data.windows import text_room
 from regard.evaluate import Metric, Scores
+from regard.generate.encoding import EncoderInput
+from regard.generate.engines.encoder_engine import TorchEncoder
 from regard.models.contrastive import contrastive_loss
 from regard.models.transformer import Transformer
 from regard.understanding.answers import FloatArray
 from regard.understanding.embedder import scaled
-from regard.understanding.running import run_encoder
 
 NAME = "retrieval accuracy"
 LOSS_PAIRS = 512  # in each batch of the validation loss, however many a batch of the training has
@@ -77,10 +78,12 @@ class RetrievalValidator:
 
     def __post_init__(self) -> None:
         self._set = RetrievalSet(self.pairs, self.names)
-        room = room_of(self.tokenizer, self.max_length, is_pair=False)
-        self._inputs = [
-            [self.tokenizer.frame(ids[:room]) for ids in self.tokenizer.encode_batch(side)] for side in self._set.sides
-        ]
+        room = text_room(self.tokenizer, self.max_length)
+        self._inputs = [[EncoderInput(ids) for ids in self._framed(side, room)] for side in self._set.sides]
+
+    def _framed(self, texts: Sequence[str], room: int) -> Iterator[list[int]]:
+        """The ids of texts with what frames them; of a long text the beginning, as in training."""
+        return (self.tokenizer.frame(ids[:room])[0] for ids in self.tokenizer.encode_batch(texts))
 
     def measure(self, model: Transformer, device: torch.device, autocast: torch.dtype | None) -> dict[str, Any]:
         """A metrics record with the loss and the retrieval accuracy."""
@@ -88,7 +91,8 @@ class RetrievalValidator:
         return {"loss": scores["loss"].score, "retrieval": scores[NAME].score}
 
     def scores(self, model: Transformer, device: torch.device, autocast: torch.dtype | None) -> Scores:
-        first, second = (np.stack(run_encoder(model, side, device, autocast)) for side in self._inputs)
+        engine = TorchEncoder(model, device=device, in_training=True, autocast=autocast)
+        first, second = (np.asarray(engine.answers(side)) for side in self._inputs)
         return self._set.scores(first, second, self._loss(first, second))
 
     def _loss(self, first: FloatArray, second: FloatArray) -> float:

@@ -1,5 +1,5 @@
-"""What a language model makes of the beginnings of held-out passages, or how it answers held-out conversations: the same ones
-throughout a run, so that its progress can be read."""
+"""Samples that show a language model's progress: it continues held-out passages or answers held-out conversations, the same ones
+throughout a run."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from regard.writing.options import writing_options
 from regard.writing.writer import Writer
 
 NUM_SAMPLES = 3
-PROMPT, REFERENCE = 40, 160  # characters, about
+PROMPT, REFERENCE = 40, 160  # approximate, in characters
 MAX_TOKENS, MAX_CHARACTERS = 48, 120  # of a continuation, in subword pieces or single characters
 
 
 class Passage(NamedTuple):
-    """A prompt for people, what a person wrote after it, and the ids that the model continues."""
+    """A prompt as text, its original continuation, and its ids for the model."""
 
     prompt: str
     after: str
@@ -35,7 +35,7 @@ class Passage(NamedTuple):
 
 @dataclass(frozen=True)
 class ContinuationSampler:
-    """Continues prompts with a model, by the same random numbers each time."""
+    """Continues prompts with a model, using the same random numbers each time."""
 
     passages: tuple[Passage, ...]
     tokenizer: Tokenizer
@@ -45,7 +45,7 @@ class ContinuationSampler:
 
     @classmethod
     def of(cls, records: Sequence[Texts], tokenizer: Tokenizer, recipe: Recipe) -> ContinuationSampler:
-        """Passages of these documents. A prompt and its continuation fit into a row."""
+        """A sampler of passages from these documents. A prompt and its continuation fit into a row."""
         wanted = MAX_CHARACTERS if recipe.tokenizer.unit == "character" else MAX_TOKENS
         if records and len(records[0]) > 1:
             passages = chat_passages([texts[0] for texts in records], tokenizer)
@@ -85,7 +85,7 @@ class ContinuationSampler:
 
 
 def chat_passages(conversations: Sequence[str], tokenizer: Tokenizer) -> tuple[Passage, ...]:
-    """The last answers of some conversations, and what was said before each."""
+    """The last answers of some conversations, each with what preceded it."""
     conversation, passages = Conversation(tokenizer), []
     for content in conversations[:: max(1, len(conversations) // NUM_SAMPLES)][:NUM_SAMPLES]:
         messages = json.loads(content)
@@ -96,7 +96,7 @@ def chat_passages(conversations: Sequence[str], tokenizer: Tokenizer) -> tuple[P
 
 
 def choose_passages(documents: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Passages that are spread over the documents and begin with a line: the first words of each, and what follows."""
+    """Passages spread over the documents, each from the start of a line: its first words, and their continuation."""
     ends, total = [], 0
     for text in documents:
         total += len(text)

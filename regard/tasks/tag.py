@@ -35,6 +35,7 @@ from regard.tasks.labelled import (
     clean_options,
     count,
     describe,
+    fit_head,
     loss,
     made_up_batch,
     make_batches,
@@ -53,7 +54,7 @@ from regard.tasks.task import Baseline, Say
 
 __all__ = [
     "COLUMNS", "HELD_OUT", "NOUN", "about_store", "baseline", "begin", "clean_options", "complete", "count", "describe", "doubts",
-    "encode_records", "examine", "find_corpora", "find_corpus", "hold_out", "loss", "made_up_batch", "make_batches",
+    "encode_records", "examine", "find_corpora", "find_corpus", "fit_head", "hold_out", "loss", "made_up_batch", "make_batches",
     "make_validator", "measure_weights", "outlook", "plan", "read", "score_test_set", "too_little", "typical_length", "verdict",
     "vocabulary_lines", "write_held_out",
 ]  # fmt: skip

@@ -213,7 +213,13 @@ class Task(Protocol):
         ...
 
     def begin(self, model: Transformer, store: Store) -> None:
-        """Set what the data says of a new head, before the first step."""
+        """Set what the data says of a new head, before the weights of `train.init` are loaded."""
+        ...
+
+    def fit_head(
+        self, recipe: Recipe, model: Transformer, store: Store, tokenizer: Tokenizer, device: torch.device
+    ) -> None:
+        """Fit a new head on the encoder of `train.init`, where the recipe asks for it."""
         ...
 
     def loss(self, model: Transformer, batch: Any, token_loss: TokenLoss) -> Loss:

@@ -1,4 +1,4 @@
-"""The text of language models, which `generate` and `fill` share: documents, held out as whole ones."""
+"""The text side of the tasks `generate` and `fill`: finding, reading and holding out documents."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from regard.tasks.task import Say
 NOUN = TextCorpus.noun
 COLUMNS = TextCorpus.columns
 HELD_OUT = "{name}.jsonl"
-BLOCK = 250  # characters of a line for the vocabulary: several lines of text, so that it learns what stands around their ends
-OPENING = 1000  # letters of a file by which most files differ
+BLOCK = 250  # characters per sample for the vocabulary: several lines, so that it sees what surrounds line ends
+OPENING = 1000  # letters at the start of a file, in which most files differ
 NO_LIMIT = 1 << 62  # tokens of a document: it is cut into rows or pieces later
 
 
 def describe(recipe: Recipe) -> str:
-    return recipe.task
+    return "a masked language model"
 
 
 def find_corpora(spec: str, recipe: Recipe, weight: float) -> list[RecordSource]:
@@ -60,7 +60,7 @@ def find_corpus(spec: str, recipe: Recipe) -> TextCorpus:
 
 
 def read(corpus: RecordSource, note: Say = lambda text: None) -> Iterator[Texts]:
-    """The documents as a whole, or conversations."""
+    """Whole documents, or conversations."""
     if isinstance(corpus, ChatCorpus):
         return (record.texts for record in corpus.records())
     return ((document,) for document in whole_documents(corpus))
@@ -73,8 +73,8 @@ def hold_out(
     seed: int,
     note: Say = lambda text: None,
 ) -> tuple[HeldOut, list[RecordSource]]:
-    """Where each file is a document, files are held out by their names, and copies of them are left out; else documents that fit
-    into memory by their text. Shares are cut off the end of every document."""
+    """Hold out whole files where each is a document, and leave copies of them out; otherwise documents by their text. A share is
+    cut off the end of every document."""
     if isinstance(num_valid, float) or isinstance(num_test, float):
         return _hold_out_shares(corpora, float(num_valid), float(num_test))
     files = [path for corpus in corpora for path in corpus.files]
@@ -103,7 +103,7 @@ def hold_out(
 
 
 def _by_text(files: Sequence[Path]) -> list[list[Path]]:
-    """The files that have text, those of equal text together. Only files that begin alike are read to their ends."""
+    """The files that have text, grouped by equal text. Only files with the same opening are read to the end."""
     openings: dict[bytes, list[Path]] = {}
     for path in dict.fromkeys(files):
         if opening := _text_digest(path, OPENING):
@@ -117,7 +117,7 @@ def _by_text(files: Sequence[Path]) -> list[list[Path]]:
 
 
 def _text_digest(path: Path, most: int = NO_LIMIT) -> bytes:
-    """A hash of the first letters of a file; texts that are held out together have the same. Empty if there are none."""
+    """A hash of the first letters of a file, the same for texts that must be held out together; empty for a file without any."""
     digest, left = hashlib.blake2b(digest_size=16), most
     for record in TextCorpus(str(path), (path,)).records():
         letters = sentence_key(record.texts[0])[:left]
@@ -129,7 +129,7 @@ def _text_digest(path: Path, most: int = NO_LIMIT) -> bytes:
 
 
 def _hold_out_shares(corpora: Sequence[RecordSource], valid: float, test: float) -> tuple[HeldOut, list[RecordSource]]:
-    """The ends of the documents: first the part for validation, then the part for testing."""
+    """Cut off the end of each document: a part for validation, then a part for testing."""
     held_out, left = HeldOut(), list[RecordSource]()
     for corpus in corpora:
         assert isinstance(corpus, TextCorpus)
@@ -152,7 +152,7 @@ def _hold_out_shares(corpora: Sequence[RecordSource], valid: float, test: float)
 
 
 def write_held_out(folder: Path, name: str, records: Sequence[Texts], recipe: Recipe) -> None:
-    """A .jsonl file, since documents have lines."""
+    """Write a .jsonl file, since documents have line breaks."""
     contents = ({"text": texts[0]} if len(texts) == 1 else {"messages": json.loads(texts[0])} for texts in records)
     lines = (json.dumps(content, ensure_ascii=False) + "\n" for content in contents)
     write_atomic(folder / HELD_OUT.format(name=name), "".join(lines))

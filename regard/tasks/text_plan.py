@@ -17,13 +17,13 @@ from regard.errors import UserError
 from regard.models.presets import LLAMA_BLOCK, gated_width
 from regard.progress import counted
 from regard.recipe import FINE_TUNING_LR, MAX_SHARE
-from regard.task_table import TEXT_SUFFIXES
+from regard.task_table import TABLE_SUFFIXES, TEXT_SUFFIXES, WORDS_SUFFIXES
 from regard.tasks.task import Decision, Plan
 
-CHARACTERS_PER_PIECE = 4.0  # of a subword vocabulary, roughly
-MANY_DOCUMENTS = 20  # from so many on, whole documents are held out; else the end of each
-_HELD_OUT_BYTES = 2_000_000  # of a share, at most
-_MOST_CHARACTERS = 500  # different ones, for a vocabulary of characters
+CHARACTERS_PER_PIECE = 4.0  # roughly, with a subword vocabulary
+MANY_DOCUMENTS = 20  # from this many on, whole documents are held out; otherwise the end of each
+_HELD_OUT_BYTES = 2_000_000  # the largest share
+_MOST_CHARACTERS = 500  # distinct characters in a vocabulary of characters
 _SHARE = 0.1
 _FINE_TUNING_EPOCHS, _FINE_TUNING_LENGTH = 3, 1024
 
@@ -85,7 +85,7 @@ class TextAmount:
                 self.alphabet.update(text)
 
     def num_tokens(self, by_character: bool) -> int:
-        """About how many tokens an epoch has."""
+        """The approximate number of tokens in an epoch."""
         return self.documents + int(self.characters / (1.0 if by_character else CHARACTERS_PER_PIECE))
 
 
@@ -105,13 +105,13 @@ def plan(inputs: Sequence[Path], given: Mapping[str, Any], on_cpu: bool) -> Plan
         if not tier.vocab_size:
             tokenizer = {"unit": "character", "character_coverage": 1.0}
         model, data, train = {"preset": "small", **tier.model}, {"max_length": tier.length}, dict(tier.train)
-        if preset := given.get("model", {}).get("preset"):  # which says the whole shape
+        if preset := given.get("model", {}).get("preset"):  # it sets the whole shape
             model = {"preset": preset}
-        if is_tuned:  # shape, vocabulary and context are given
+        if is_tuned:  # shape, vocabulary and context are the model's
             data["max_length"] = min(_FINE_TUNING_LENGTH, context_of(str(given["train"]["init"])) or tier.length)
             tokenizer, model = {}, {"preset": "init"}
             train |= {"optimizer": "adamw", "lr": FINE_TUNING_LR}
-            if given["train"].get("lora"):  # a mean of steps has changes of a higher rank than its adapter
+            if given["train"].get("lora"):  # an average of steps has changes of a higher rank than an adapter holds
                 train |= {"ema": 0.0, "average": 1}
         epochs = min(tier.epochs, _FINE_TUNING_EPOCHS) if is_tuned else tier.epochs
         return {
@@ -128,7 +128,9 @@ def plan(inputs: Sequence[Path], given: Mapping[str, Any], on_cpu: bool) -> Plan
         if not amount.characters:
             raise UserError(f"{shown}: must have text, but has none")
         tier = pick_tier(tiers, amount)
-        found = f"{shown}: {counted(amount.documents, 'document')}, {_size(amount.num_bytes)}, "
+        others = num_others(inputs)
+        left_out = f" ({counted(others, 'other file')} left out)" if others else ""
+        found = f"{shown}: {counted(amount.documents, 'document')}, {_size(amount.num_bytes)}{left_out}, "
         by_character = not tier.vocab_size and not is_tuned
         return Decision(
             values(tier, held_out(amount, has_chats)), found, amount.documents, amount.num_tokens(by_character)
@@ -138,7 +140,7 @@ def plan(inputs: Sequence[Path], given: Mapping[str, Any], on_cpu: bool) -> Plan
 
 
 def context_of(init: str) -> int | None:
-    """The context of the model to fine-tune; None if there is no such model, which is refused later."""
+    """The context of the model to fine-tune; None for a missing model, which is refused later."""
     try:
         return load_bundle(find_bundle(init)).max_length
     except UserError:
@@ -146,7 +148,7 @@ def context_of(init: str) -> int | None:
 
 
 def unit_tiers(tiers: Sequence[TextTier], tokenizer: Mapping[str, Any]) -> list[TextTier]:
-    """The tiers for the given settings of the tokenizer: all of characters, or, if the settings are those of subwords, none."""
+    """The tiers that fit the given tokenizer settings: all with characters, or, for subword settings, those with subwords."""
     if tokenizer.get("unit") == "character":
         return [replace(tier, vocab_size=0) for tier in tiers]
     is_subword = not {"unit", "vocab_size", "split_digits"}.isdisjoint(tokenizer)
@@ -154,14 +156,14 @@ def unit_tiers(tiers: Sequence[TextTier], tokenizer: Mapping[str, Any]) -> list[
 
 
 def pick_tier(tiers: Sequence[TextTier], amount: TextAmount) -> TextTier:
-    """The tier for this size; one of characters only if they are few, or if there are no others."""
+    """The tier for this size; one of characters only if the alphabet is small, or if there are no others."""
     fitting = [tier for tier in tiers if amount.num_bytes <= tier.max_bytes]
     has_few = len(amount.alphabet) <= _MOST_CHARACTERS
     return next((tier for tier in fitting if tier.vocab_size or has_few), fitting[0])
 
 
 def held_out(amount: TextAmount, has_chats: bool = False) -> dict[str, Any]:
-    """What to validate and test on: a twentieth of many documents each; of few, the end of each, or one conversation."""
+    """The validation and test sets: a twentieth each of many documents; the end of each of few documents, or one conversation."""
     if amount.documents >= MANY_DOCUMENTS:
         number = min(1_000, amount.documents // 20)
         return {"valid": number, "test": number}
@@ -172,8 +174,7 @@ def held_out(amount: TextAmount, has_chats: bool = False) -> dict[str, Any]:
 
 
 def text_specs(inputs: Sequence[Path]) -> tuple[Path, tuple[str, ...], str]:
-    """The files and folders as a recipe names them: their common folder, and files or patterns relative to it; and their names for
-    people."""
+    """The files and folders as in a recipe: their common folder, files or patterns relative to it, and their names for people."""
     for given in inputs:
         if not given.exists():
             raise UserError(f"{given}: there is no such file or folder")
@@ -195,7 +196,7 @@ def text_specs(inputs: Sequence[Path]) -> tuple[Path, tuple[str, ...], str]:
 
 
 def _refuse_twice(inputs: Sequence[Path], paths: Sequence[Path]) -> None:
-    """Refuse a file or folder that is named again, or taken from a folder already."""
+    """Refuse a file or folder that is named twice, or lies in another named folder."""
     for number, (given, path) in enumerate(zip(inputs, paths, strict=True)):
         if path in paths[:number]:
             raise UserError(f"{given}: must be named once, but is named twice")
@@ -207,19 +208,33 @@ def _refuse_twice(inputs: Sequence[Path], paths: Sequence[Path]) -> None:
 
 
 def folder_endings() -> tuple[str, ...]:
-    """How the names of the files end that are taken from a folder."""
+    """The endings of the files that are taken from a folder."""
     return tuple(f"{text}{packed}" for text in TEXT_SUFFIXES for packed in ("", *COMPRESSION_SUFFIXES))
 
 
 def folder_patterns(folder: Path) -> list[str]:
-    """A pattern for each kind of text file in a folder and the folders in it."""
+    """A pattern for each kind of text file in a folder and its subfolders."""
     patterns = [f"**/*{ending}" for ending in folder_endings() if next(folder.rglob(f"*{ending}"), None) is not None]
     if not patterns:
+        labelled = sorted(
+            path for path in folder.rglob("*") if path.suffix.lower() in (*TABLE_SUFFIXES, *WORDS_SUFFIXES)
+        )
         raise UserError(
             f"{folder}: must have text files ({', '.join(TEXT_SUFFIXES)}, also packed as {', '.join(COMPRESSION_SUFFIXES)}), "
-            f"but has none"
+            f"but has none{f'; name a table itself: regard train {labelled[0]}' if labelled else ''}"
         )
     return patterns
+
+
+def num_others(inputs: Sequence[Path]) -> int:
+    """The number of files in the folders that are no text by their names; hidden ones do not count."""
+    return sum(
+        file.is_file() and not file.name.endswith(folder_endings())
+        for path in inputs
+        if path.is_dir()
+        for file in path.rglob("*")
+        if not any(part.startswith(".") for part in file.relative_to(path).parts)
+    )
 
 
 def _size(num_bytes: int) -> str:

@@ -1,5 +1,5 @@
-"""What to expect of a language model: before its run, whether text and time can suffice; after it, whether it has learnt more than
-how often each token occurs."""
+"""What to expect of a language model: before its run, whether text and time suffice; after it, whether it has learnt more than how
+often each token occurs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from regard.progress import duration, epochs
 from regard.tasks.counting import length_option
 from regard.tasks.task import Outcome, Prospect
 
-LEAST_TOKENS = 500_000  # shown in a run: below it Tiny Shakespeare's samples have no words yet
+LEAST_TOKENS = 500_000  # read in a run: with fewer, samples of Tiny Shakespeare have no words yet
 ENOUGH_TOKENS = 5_000_000
-# Repeated text is worth less each time, and nothing after about 40 epochs (Muennighoff et al., 2023, figure 5); dropout and weight
-# decay stretch that. From so many on, a model learns the text by heart.
+# Repeated text is worth less each time, and nothing after about 40 epochs (Muennighoff et al., 2023, figure 5), or later with
+# dropout and weight decay. From this many on, a model learns the text by heart.
 MANY_EPOCHS = 100
 FEW_EPOCHS = 10
 
@@ -36,10 +36,11 @@ def outlook(prospect: Prospect) -> list[str]:
         ]
     if recipe.train.init:
         return []
-    shown = prospect.epochs * prospect.tokens
-    if shown >= LEAST_TOKENS:
+    read = prospect.epochs * prospect.tokens
+    if read >= LEAST_TOKENS:
         return []
-    remedy = f"give it {duration(ENOUGH_TOKENS / rate)}" if prospect.tokens >= LEAST_TOKENS / 10 else "get more text"
+    is_much = MANY_EPOCHS * prospect.tokens >= ENOUGH_TOKENS
+    remedy = f"give it {duration(ENOUGH_TOKENS / rate)}" if is_much else "get more text"
     return [
         f"{epochs(prospect.epochs)} of this text will not suffice to write words: {remedy}, or start from a trained model "
         f"({prospect.init_option})"
@@ -62,6 +63,8 @@ def _remedy(outcome: Outcome) -> str:
     steps = [record for record in outcome.records if record["kind"] == "train" and record.get("tokens_per_second")]
     passed = float(steps[-1].get("epoch") or 0.0) if steps else 0.0
     tokens = sum(len(column.ids) for column in outcome.store.columns.values())
+    if MANY_EPOCHS * tokens < ENOUGH_TOKENS:
+        return "get more text, or start from a trained model (train.init)"
     if steps and passed * tokens < LEAST_TOKENS:
         rate = statistics.median(float(record["tokens_per_second"]) for record in steps)
         longer = length_option(outcome.recipe, ENOUGH_TOKENS / max(1, tokens), tokens, rate)
@@ -71,8 +74,8 @@ def _remedy(outcome: Outcome) -> str:
 
 
 def unigram_entropy(tokenizer: Tokenizer, documents: Sequence[Texts]) -> float | None:
-    """Nats per token of a model that knows nothing but how often each token occurs in these very documents, end tokens included;
-    None without documents."""
+    """Nats per token of a model that knows only how often each token occurs in these documents, end tokens included; None without
+    documents."""
     counts = Counter[int]()
     for texts in documents:
         counts.update(tokenizer.encode(chat_answers(texts)))

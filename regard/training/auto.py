@@ -17,7 +17,7 @@ from regard.errors import UserError
 from regard.models.presets import PRESETS, depth_settings
 from regard.models.transformer import Transformer
 from regard.parallel.processes import process_info
-from regard.progress import counted, duration, epochs
+from regard.progress import counted, duration, epochs, progress
 from regard.recipe import Recipe, TrainRecipe, apply_overrides, recipe_from_dict, resolve_paths
 from regard.task_table import TASK_SETTINGS
 from regard.tasks import TASKS
@@ -125,7 +125,9 @@ def describe_run(recipe: Recipe) -> list[str]:
 
 def _run_lines(recipe: Recipe, records: int, tokens: int, is_dry_run: bool, init_option: str) -> list[str]:
     """What would be held out, the model, the machine, the time, and whether all of it can suffice."""
-    speed, task = measure_speed(recipe), TASKS[recipe.task]
+    with progress("measuring the speed of training", None):
+        speed = measure_speed(recipe)
+    task = TASKS[recipe.task]
     held_out, scored = list[str](), list[Texts]()
     if is_dry_run:
         corpora = find_corpora(recipe)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.builtin import builtin_models
+from regard.builtin import builtin_models, shown_name
 from regard.bundle import Bundle, find_bundle, load_bundle, load_weights
 from regard.data.extend import extend_tokenizer, unknown_characters
 from regard.data.tokenizer import Tokenizer, check_joint
@@ -55,9 +55,10 @@ def resolve_recipe(recipe: Recipe, started: Recipe | None = None) -> Recipe:
             shape = {key: value for key, value in shape.items() if key not in _OF_HEAD}
             shape["head"] = {**start_head(recipe, head), **recipe.model.fields.get("head", {})}
         own, protects = ModelRecipe("base", shape), bool(bundle.tokenizer.protects)
-        guards = bool(bundle.decode.guard)
+        guards, tags = bool(bundle.decode.guard), bool(bundle.directions)
     else:
         own, protects, guards = started.model, bool(started.tokenizer.protect), bool(started.decode.guard)
+        tags = started.has_tags
     if recipe.model.preset == INIT:
         fields = {**own.fields, **recipe.model.fields}
         if "head" in own.fields:
@@ -65,7 +66,7 @@ def resolve_recipe(recipe: Recipe, started: Recipe | None = None) -> Recipe:
         recipe = dataclasses.replace(recipe, model=ModelRecipe(own.preset, fields))
     if not recipe.train.lr:
         recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, lr=FINE_TUNING_LR))
-    return task.complete(recipe.with_defaults(protects, guards), head)
+    return task.complete(recipe.with_defaults(protects, guards, tags), head)
 
 
 def _check_encoder(recipe: Recipe, bundle: Bundle) -> None:
@@ -92,8 +93,8 @@ def check_init(recipe: Recipe) -> None:
     bundle = load_init_bundle(recipe)
     if recipe.task != bundle.task and not recipe.settings.has_own_head:
         raise UserError(
-            f"task must be {bundle.task!r}, that of the model in train.init, but is {recipe.task!r}; a run goes on with its "
-            f"model's task"
+            f"train.init must be a model for the task {recipe.task}, but {shown_name(bundle.folder)} is one for the task "
+            f"{bundle.task}; name another, or train it on data for {bundle.task}"
         )
     _check_shape(recipe, bundle)
     if recipe.train.rdrop and not recipe.model.config(1000).dropout:
@@ -108,6 +109,12 @@ def check_init(recipe: Recipe) -> None:
         check_joint(bundle.tokenizer, "train.bpe_dropout")
     if recipe.tokenizer.extend:
         check_joint(bundle.tokenizer, "tokenizer.extend")
+    if recipe.tokenizer.tag_targets is False and bundle.directions:
+        raise UserError(
+            "tokenizer.tag_targets: the model in train.init was trained with tags; remove tokenizer.tag_targets"
+        )
+    if recipe.has_tags:
+        bundle.tokenizer.with_targets(target for _, target in recipe.data.directions)  # an imported one has no tags
 
 
 def _check_shape(recipe: Recipe, bundle: Bundle) -> None:
@@ -154,11 +161,11 @@ def tokenizer_from_init(recipe: Recipe, lines: Callable[[], Iterator[str]], say:
 def init_notes(recipe: Recipe) -> list[str]:
     """A note where the init model translates other languages: that may be intended, and may be a mistake."""
     bundle, data = load_init_bundle(recipe), recipe.data
-    if bundle.task != DEFAULT_TASK or (bundle.source, bundle.target) == (data.source, data.target):
+    if bundle.task != DEFAULT_TASK or set(data.directions) <= set(bundle.pairs):
         return []
     fits = f"{data.source}-{data.target}"
-    hint = f"; the built-in model {fits} matches" if fits in builtin_models() else ""
-    return [f"train.init translates {bundle.source} → {bundle.target}, this run {data.source} → {data.target}{hint}"]
+    hint = f"; the built-in model {fits} matches" if fits in builtin_models() and len(data.directions) == 1 else ""
+    return [f"train.init translates {bundle.languages}, this run {TASKS[recipe.task].describe(recipe)}{hint}"]
 
 
 @torch.no_grad()
@@ -176,13 +183,13 @@ def load_init_weights(recipe: Recipe, model: Transformer, tokenizer: Tokenizer) 
 
 
 def keeps_head(model: Transformer, bundle: Bundle) -> bool:
-    """Whether a run goes on with the head of its init model: it has the same labels."""
+    """Whether a run goes on with the head of its init model: it has the same labels, and pools in the same way."""
     own, there = model.config.head_settings, bundle.config.head_settings
-    return (own.kind, own.labels, own.answer) == (there.kind, there.labels, there.answer)
+    return all(getattr(own, name) == getattr(there, name) for name in ("kind", "labels", "answer", "pooling"))
 
 
 def _with_own_head(model: Transformer, weights: dict[str, Tensor], bundle: Bundle) -> dict[str, Tensor]:
-    """The init model's weights with the model's own head, which is new unless the labels are the same. BERT's pooler is kept."""
+    """The init model's weights with the model's own head, which is new unless `keeps_head`. BERT's pooler is kept."""
     found = {}
     for name, tensor in model.state_dict().items():
         is_new = name.startswith("head.") and not (name.startswith("head.pooler.") and name in weights)

@@ -9,6 +9,8 @@ from regard.html_page import escaped, section, table
 
 Record = Mapping[str, Any]
 
+_LEVEL = 6  # labels of a confusion matrix whose names fit beside each other
+_DARKEST = 60  # percent of colour behind a number that can still be read
 _SIZE, _EDGE = 260, 40  # of the calibration plot, in pixels
 
 
@@ -58,12 +60,12 @@ def _matrix(examined: Record, name: str) -> str:
     for label, counts in zip(labels, matrix, strict=True):
         total = max(1, sum(counts))
         cells = "".join(
-            f'<td class="number cell" style="--share:{100 * count / total:.0f}%">{count or "·"}</td>'
-            for count in counts
+            f'<td class="cell" style="--share:{_DARKEST * count / total:.0f}%">{count or "·"}</td>' for count in counts
         )
         rows.append(f"<tr><td>{escaped(label)}</td>{cells}</tr>")
-    heads = ("label ↓ answer →", *(f"#{label}" for label in labels))
-    return section(f"Confusion matrix ({name} set)", f'<div class="wide">{table(heads, rows)}</div>')
+    heads = ("label ↓ answer →", *labels)
+    kind = "matrix upright" if len(labels) > _LEVEL else "matrix"
+    return section(f"Confusion matrix ({name} set)", f'<div class="{kind}">{table(heads, rows)}</div>')
 
 
 def _confusions(examined: Record, name: str) -> str:
@@ -79,7 +81,8 @@ def _confusions(examined: Record, name: str) -> str:
 def _mistakes(examined: Record, name: str) -> str:
     """Those that the model was surest of."""
     rows = [
-        f"<tr><td>{escaped(one['text'])}</td><td>{escaped(one['label'])}</td><td>{escaped(one['answer'])}</td>"
+        f'<tr><td class="text">{escaped(one["text"])}</td><td class="label">{_label(one["label"])}</td>'
+        f'<td class="label">{_label(one["answer"])}</td>'
         f'<td class="number">{format(one["probability"], ".3f") if "probability" in one else ""}</td></tr>'
         for one in examined.get("mistakes", ())
     ]
@@ -90,8 +93,13 @@ def _mistakes(examined: Record, name: str) -> str:
     return section(f"Worst mistakes ({name} set)", said + table(("Text", "Label", "Answer", "#Probability"), rows))
 
 
+def _label(name: str) -> str:
+    """A label, which may wrap after each underscore."""
+    return escaped(name).replace("_", "_<wbr>")
+
+
 def _calibration(examined: Record, name: str) -> str:
-    """How often the model is right by how sure it is; the diagonal is a model that knows how sure it may be."""
+    """The share of right answers by the probability that the model gives them; a perfectly calibrated one lies on the diagonal."""
     found = examined.get("calibration")
     if not found:
         return ""
@@ -107,17 +115,19 @@ def _calibration(examined: Record, name: str) -> str:
         for n in range(5)
     )
     plot = (
-        f'<svg viewBox="0 0 {_SIZE + _EDGE + 20} {_SIZE + 54}" style="max-width:{_SIZE + _EDGE + 120}px" role="img">'
+        f'<svg viewBox="0 0 {_SIZE + _EDGE + 20} {_SIZE + 54}" style="max-width:{_SIZE + _EDGE + 20}px" role="img">'
         f'<path class="axis" fill="none" d="M{_EDGE} 10V{_SIZE + 10}H{_EDGE + _SIZE}"/>'
         f'<path class="grid" fill="none" d="M{_EDGE} {_SIZE + 10}L{_EDGE + _SIZE} 10"/>{ticks}{"".join(dots)}'
-        f'<text class="x" x="{_EDGE + _SIZE / 2}" y="{_SIZE + 48}">how sure the model is; up: how often it is right</text></svg>'
+        f'<text class="x" x="{_EDGE + _SIZE / 2}" y="{_SIZE + 48}">probability of the answer; up: share that is right</text></svg>'
     )
     said = f"<p>Expected calibration error {100 * found['error']:.1f}%: the mean distance from the diagonal.</p>"
     return section(f"Calibration ({name} set)", f'{said}<div class="card">{plot}</div>')
 
 
 STYLE = """
-.wide { overflow-x: auto; } .wide th { writing-mode: vertical-rl; transform: rotate(180deg); max-height: 14em; }
-.wide th:first-child { writing-mode: horizontal-tb; transform: none; }
+.matrix table { width: auto; } .matrix .cell, .matrix th + th { text-align: center; min-width: 64px; }
+.matrix tbody td:first-child { padding-right: 24px; }
+.upright th + th { writing-mode: vertical-rl; transform: rotate(180deg); max-height: 14em; text-align: left; min-width: 0; }
 td.cell { background: color-mix(in srgb, var(--one) var(--share), transparent); }
+td.text { width: 50%; } td.label { overflow-wrap: anywhere; }
 """

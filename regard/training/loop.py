@@ -393,6 +393,8 @@ class Trainer:
         self._log_is_due = bool(due)
 
     def _request_stop(self) -> None:
+        if self.stop_requested:  # another SIGTERM
+            return
         self.stop_requested = True
         if self.ranks.size == 1:
             again = f"press Ctrl-C again to quit at once and lose everything after step {self.saved_step}"

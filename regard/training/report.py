@@ -46,9 +46,11 @@ def render_report(name: str, recipe: Mapping[str, Any], records: Sequence[Record
     arrow = "↔" if settings.has_own_head else "→"  # vectors have no direction
     has_sides = settings.has_sides and "source" in data and "target" in data
     title = f"{data['source']} {arrow} {data['target']}" if has_sides else name
+    labels = recipe.get("model", {}).get("head", {}).get("labels", ())
+    about = name if has_sides else f"{recipe.get('task')}{f', {len(labels):,} labels' if len(labels) > 1 else ''}"
     written = datetime.now().strftime("%Y-%m-%d %H:%M")
     body = [
-        f'<header><p class="over">Training report</p><h1>{escaped(title)}</h1><p>{escaped(name)} · {written}</p></header>',
+        f'<header><p class="over">Training report</p><h1>{escaped(title)}</h1><p>{escaped(about)} · {written}</p></header>',
         _tiles(train, valid, test),
         _curves(train, valid),
         _tests(test, settings.scored),
@@ -99,6 +101,7 @@ def _tiles(train: Sequence[Record], valid: Sequence[Record], test: Sequence[Reco
 def _curves(train: Sequence[Record], valid: Sequence[Record]) -> str:
     best = best_validation(valid)
     ring = best["step"] if best else None
+    smoothed = points(train, "loss")  # the same without label smoothing
     speeds = Series("tokens per second", points(train, "tokens_per_second"), "one")
     charts = [
         chart(
@@ -108,7 +111,7 @@ def _curves(train: Sequence[Record], valid: Sequence[Record]) -> str:
             [
                 Series("training", points(train, "nll"), "one"),
                 Series("validation", points(valid, "loss"), "two", dots=True),
-                Series("smoothed labels", points(train, "loss"), "faint"),
+                *([Series("smoothed labels", smoothed, "faint")] if smoothed != points(train, "nll") else []),
             ],
             lambda value: f"{value:.3f}",
             ring=ring,

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from regard.bundle import Bundle
+from regard.data.labelled import DEFAULT_THRESHOLD, on_one_line
 from regard.data.tokenizer import Tokenizer
-from regard.data.windows import cut_windows, room_of
+from regard.data.windows import cut_windows, pair_windows, text_room
 from regard.errors import InputError
 from regard.generate.encoding import EncoderEngine, EncoderInput, counting
 from regard.progress import OnProgress
@@ -16,7 +17,6 @@ from regard.understanding.answers import Classified, FloatArray, join_windows, p
 from regard.understanding.label_inputs import Framed, as_input, longest_input
 
 Text = str | tuple[str, str]  # a pair is two texts
-DEFAULT_THRESHOLD = 0.5
 
 
 class Classifier:
@@ -30,14 +30,48 @@ class Classifier:
     def classify(
         self, texts: Sequence[Text], threshold: float | None = None, on_progress: OnProgress | None = None
     ) -> list[Classified]:
-        """The labels of each text. `threshold` is the probability from which one of several labels is given (default: the model's).
-        An empty text has none."""
+        """The labels of each text; an empty text has none. A model of several labels gives those with a probability of at least
+        `threshold` (default: the model's own)."""
         self.check_threshold(threshold)
+        self.check_pairs(texts)
         windows = [self.read(text) for text in texts]
         inputs = [one for several in windows for one in several]
         answers = iter(self.engine.answers(inputs, counting(on_progress)))
         found = [[next(answers) for _ in several] for several in windows]
         return [self.join(text, parts, threshold) for text, parts in zip(texts, found, strict=True)]
+
+    def split_lines(self, lines: Sequence[str]) -> list[Text]:
+        """Lines as people write them: a tab separates the two texts of a pair, unless the model was trained on single texts."""
+        if self.bundle.takes_pairs is False:
+            return list(lines)
+        texts: list[Text] = []
+        for number, line in enumerate(lines, 1):
+            first, tab, second = line.partition("\t")
+            if self.bundle.takes_pairs and "\t" in second:
+                raise InputError(
+                    f"text {number:,} of {len(lines):,} must be two texts with one tab between them, but has "
+                    f"{line.count(tab)} tabs"
+                )
+            texts.append((first, second) if tab else line)
+        return texts
+
+    def check_pairs(self, texts: Sequence[Text]) -> None:
+        """Refuse pairs for a model that was trained on single texts, and single texts for one that was trained on pairs."""
+        wanted = self.bundle.takes_pairs
+        for number, text in enumerate(texts if wanted is not None else (), 1):
+            is_pair = not isinstance(text, str)
+            if is_pair == wanted or not "".join(text).strip():
+                continue
+            which = f"text {number:,} of {len(texts):,}" if len(texts) > 1 else "the text"
+            if wanted:
+                raise InputError(
+                    f"{which} must be a pair, since this model was trained on pairs of texts, but is a single text; put a tab "
+                    "between the two (in Python and JSON: two strings)"
+                )
+            raise InputError(
+                f"{which} must be a single text, since this model was trained on single texts, but is a pair; join the two or "
+                "leave one out"
+            )
 
     def check_threshold(self, threshold: float | None) -> None:
         """Refuse a threshold that this model has no use for."""
@@ -53,7 +87,9 @@ class Classifier:
 
     def read(self, text: Text) -> list[EncoderInput]:
         """A text as the engine reads it."""
-        return [as_input(self.bundle, one) for one in frame_windows(self.tokenizer, text, self.max_length)]
+        if "imported" not in self.bundle.facts:  # as in training
+            text = on_one_line(text) if isinstance(text, str) else (on_one_line(text[0]), on_one_line(text[1]))
+        return [as_input(self.bundle.config, one) for one in frame_windows(self.tokenizer, text, self.max_length)]
 
     def join(self, text: Text, parts: Sequence[FloatArray], threshold: float | None = None) -> Classified:
         """The labels of a text from what the head says of its windows."""
@@ -81,31 +117,13 @@ def frame_windows(tokenizer: Tokenizer, text: Text, length: int) -> list[Framed]
     if second is None:
         if not ids:
             return []
-        room = room_of(tokenizer, length, is_pair=False)
-        return [tokenizer.frame(ids[start:stop]) for start, stop in cut_windows(len(ids), room)]
+        room = text_room(tokenizer, length)
+        return [tokenizer.frame(ids[start:stop]) for start, stop in cut_windows(ids, room, tokenizer)]
     others = tokenizer.encode(second.strip())
     if not ids or not others:
         return []
-    room = room_of(tokenizer, length, is_pair=True)
+    room = text_room(tokenizer, length, is_pair=True)
     return [
         tokenizer.frame(ids[slice(*one)], others[slice(*other)])
-        for one, other in pair_windows(len(ids), len(others), room)
+        for one, other in pair_windows(ids, others, room, tokenizer)
     ]
-
-
-def pair_windows(first: int, second: int, room: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """The parts of two texts that are read together.
-
-    >>> pair_windows(2, 9, 8)
-    [((0, 2), (0, 4)), ((0, 2), (4, 9))]
-    """
-    if first + second <= room:
-        return [((0, first), (0, second))]
-    half = room // 2
-    if first <= half:
-        return [((0, first), window) for window in cut_windows(second, room - first)]
-    if second <= half:
-        return [(window, (0, second)) for window in cut_windows(first, room - second)]
-    ones, others = cut_windows(first, half), cut_windows(second, room - half)
-    count = max(len(ones), len(others))
-    return [(ones[n * len(ones) // count], others[n * len(others) // count]) for n in range(count)]

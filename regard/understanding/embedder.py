@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from regard.builtin import shown_name
 from regard.bundle import Bundle
+from regard.data.windows import cut_windows, text_room
 from regard.errors import InputError, UserError
 from regard.generate.encoding import Answers, EncoderEngine, EncoderInput
 from regard.progress import OnProgress
-from regard.understanding.windows import cut_windows, window_room
 
 # Texts that are tokenized ahead of the engine and sorted by length together: at least so many, and so many batches.
 _CHUNK, _CHUNK_BATCHES = 2_048, 16
@@ -77,7 +77,7 @@ class Embedder:
     def read(self, texts: Sequence[str], prompt: str | None = None) -> list[TextWindows]:
         """The texts as an engine reads them."""
         before = self.prompt_text(prompt)
-        room = window_room(self.tokenizer, self.engine.max_length)
+        room = text_room(self.tokenizer, self.engine.max_length)
         return [
             self._windows(ids, before, room) for ids in self.tokenizer.encode_batch([before + text for text in texts])
         ]
@@ -86,7 +86,7 @@ class Embedder:
         """The same for a text that came as token ids, without those that frame it."""
         if not all(0 <= i < self.tokenizer.vocab_size for i in ids):
             raise InputError(f"token ids must be between 0 and {self.tokenizer.vocab_size - 1}")
-        return self._windows(ids, "", window_room(self.tokenizer, self.engine.max_length))
+        return self._windows(ids, "", text_room(self.tokenizer, self.engine.max_length))
 
     def prompt_text(self, name: str | None) -> str:
         """What the model puts before a text under this name."""
@@ -107,8 +107,8 @@ class Embedder:
         if len(ids) > room and before:  # every window gets the prompt
             opening = self.tokenizer.encode(before)
             ids = ids[len(opening) :] if list(ids[: len(opening)]) == opening else ids
-            room = window_room(self.tokenizer, self.engine.max_length, len(opening))
-        windows = cut_windows(ids, room, self.tokenizer)
+            room = text_room(self.tokenizer, self.engine.max_length, taken=len(opening))
+        windows = [ids[start:stop] for start, stop in cut_windows(ids, room, self.tokenizer)]
         framed = [self.tokenizer.frame([*opening, *window])[0] for window in windows]
         if not all(framed):
             raise InputError("a text must not be empty with this model, which puts nothing around it")

@@ -15,10 +15,10 @@ import numpy as np
 from regard.bounds import check_whole
 from regard.builtin import shown_name
 from regard.bundle import Bundle
+from regard.data.windows import text_room
 from regard.errors import InputError, UserError
 from regard.generate.encoding import Answer, EncoderEngine, EncoderInput, counting
 from regard.progress import OnProgress
-from regard.understanding.windows import window_room
 
 BLANK = "___"
 _UNNAMED = "[MASK]"  # what a mask is called where the tokenizer has no name for it
@@ -93,7 +93,7 @@ class Filler:
         ids = self._encode(parts)
         places = [place for place, i in enumerate(ids) if i == self.tokenizer.mask_id]
         assert len(places) == len(parts) - 1, "no text becomes a control token"
-        room = window_room(self.tokenizer, self.engine.max_length)
+        room = text_room(self.tokenizer, self.engine.max_length)
         if len(ids) <= room:
             return BlankText(tuple(parts), (self._input(ids, places),))
         firsts = [min(max(0, place - room // 2), len(ids) - room) for place in places]
@@ -104,12 +104,18 @@ class Filler:
 
     def _encode(self, parts: Sequence[str]) -> list[int]:
         mask = self.tokenizer.mask_id
-        mixed: list[str | int] = [parts[0]]
-        for part in parts[1:]:
-            mixed += [mask, part]
         if self.tokenizer.kind == "huggingface":
+            mixed: list[str | int] = [parts[0]]
+            for part in parts[1:]:
+                mixed += [mask, part]
             return self.tokenizer.encode_controls(mixed)
-        return self.tokenizer.encode_parts(mixed)
+        # As in training, a mask stands for a piece with the space before it, and nothing is put before what follows.
+        *before, last = parts
+        texts = [*(part.removesuffix(" ") for part in before), last]
+        ids = self.tokenizer.encode(texts[0])
+        for text in texts[1:]:
+            ids += [mask, *self.tokenizer.encode(text, at_start=False)]
+        return ids
 
     def _input(self, ids: Sequence[int], places: Sequence[int]) -> EncoderInput:
         before = len(self.tokenizer.opening)
@@ -128,11 +134,12 @@ class Filler:
         logits = logits.astype(np.float64)
         probabilities = np.exp(logits - logits.max())
         probabilities /= probabilities.sum()
-        allowed = np.where(self._is_text, probabilities, -1.0)
+        allowed = np.where(self.is_text, probabilities, -1.0)
         best = np.argsort(-allowed, kind="stable")[:k]
-        return tuple(self._candidate(int(i), float(probabilities[i])) for i in best if self._is_text[i])
+        return tuple(self.candidate(int(i), float(probabilities[i])) for i in best if self.is_text[i])
 
-    def _candidate(self, token: int, probability: float) -> Candidate:
+    def candidate(self, token: int, probability: float) -> Candidate:
+        """A token as text."""
         [piece] = self.tokenizer.pieces([token])
         joins = self._marks_words and not piece.startswith(_SPACE)
         return Candidate(piece.replace(_SPACE, " ").strip() or piece, probability, joins)
@@ -142,8 +149,14 @@ class Filler:
         """Whether the vocabulary tells beginnings of words from the rest of them."""
         return any(piece.startswith(_SPACE) for piece in self.tokenizer.pieces(range(self.tokenizer.vocab_size)))
 
+    def find_token(self, text: str) -> int | None:
+        """The token that is this text: one that begins a word, or else one that continues it."""
+        known = {piece: i for i, piece in enumerate(self.tokenizer.pieces(range(self.tokenizer.vocab_size)))}
+        found = (known.get(piece) for piece in (_SPACE + text, text))
+        return next((i for i in found if i is not None and self.is_text[i]), None)
+
     @cached_property
-    def _is_text(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def is_text(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Which tokens are text: (vocab_size,)."""
         tokenizer = self.tokenizer
         special = {*tokenizer.control_names.values(), *tokenizer.tag_ids, *tokenizer.span_ids}

@@ -81,14 +81,22 @@ def prompt_for(bundle: Bundle, side: str) -> str | None:
     return side if side in bundle.prompts else None
 
 
+def _no_index(folder: Path) -> str:
+    """Why a folder is no index, and what to do."""
+    if not folder.exists():
+        return f"{folder}: there is no such folder; make an index: regard embed FOLDER --index {folder}"
+    own = folder.with_name(f"{folder.name}.index")
+    remedy = f"name its index, {own}" if (own / INDEX).is_file() else f"make one: regard embed {folder}"
+    return f"{folder}: must be an index, but has no {INDEX}; {remedy}"
+
+
 class Index:
     """An index that was read from its folder. `regard.load_index` opens one with its model, which searching needs."""
 
     def __init__(self, folder: Path, embedder: Embedder | None = None) -> None:
         self.folder, self.embedder = folder, embedder
         if not (folder / INDEX).is_file():
-            why = "there is no such folder" if not folder.exists() else f"must be an index, but has no {INDEX}"
-            raise UserError(f"{folder}: {why}; make one: regard embed FOLDER --index {folder}")
+            raise UserError(_no_index(folder))
         check_manifest(folder, (INDEX, VECTORS, PASSAGES, PLACES))
         settings = read_json(folder / INDEX)
         if settings.get("format") != FORMAT:

@@ -18,6 +18,7 @@ from typing import IO, Any, Self
 import numpy as np
 
 from regard.bounds import check_whole
+from regard.data.windows import text_room
 from regard.errors import Interrupted, UserError
 from regard.files import atomic_folder, lock, read_json, sha256, write_all, write_atomic, write_manifest
 from regard.progress import OnProgress
@@ -38,10 +39,10 @@ from regard.understanding.index import (
     prompt_for,
 )
 from regard.understanding.passages import Passage, make_passages, read_paragraphs
-from regard.understanding.windows import window_room
 
 PASSAGE_TOKENS = 128
 _TOGETHER = 512  # passages that are embedded and saved at a time
+_PARTIAL = ".partial"  # ends the name of a folder with what an unfinished run has embedded
 _SETTINGS, _DOCUMENTS, _VECTORS = "settings.json", "documents.jsonl", "vectors.bin"
 
 
@@ -84,9 +85,13 @@ def update_index(
         raise UserError(
             f"{folder}: must be a folder of documents, but {'is a file' if folder.exists() else 'does not exist'}"
         )
+    if is_index(folder):
+        raise UserError(
+            f"{folder}: must be a folder of documents, but is an index; search it: regard search {folder} QUERY"
+        )
     old = _old_index(folder, out, embedder)
     size = _passage_size(passage_tokens, old, embedder)
-    files = list(walk(folder, out))
+    files = list(walk(folder, out, is_index))
     documents = [path for path in files if find_kind(path.name) is not None]
     if not documents and old is None:
         raise UserError(f"{folder}: has no documents; their names end in one of {list_kinds()}")
@@ -112,6 +117,12 @@ def update_index(
     return Index(out, embedder), changes
 
 
+def is_index(folder: Path) -> bool:
+    """Whether a folder is an index, or what is left of an interrupted run: neither holds documents."""
+    is_partial = folder.name.endswith(_PARTIAL) and (folder / _SETTINGS).is_file() and (folder / _VECTORS).exists()
+    return is_partial or all((folder / name).is_file() for name in (INDEX, VECTORS, PASSAGES, PLACES))
+
+
 def _old_index(folder: Path, out: Path, embedder: Embedder) -> Index | None:
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return None
@@ -125,7 +136,7 @@ def _old_index(folder: Path, out: Path, embedder: Embedder) -> Index | None:
 
 
 def _passage_size(given: int | None, old: Index | None, embedder: Embedder) -> int:
-    room = window_room(embedder.tokenizer, embedder.engine.max_length)
+    room = text_room(embedder.tokenizer, embedder.engine.max_length)
     if given is None:
         return old.passage_tokens if old else min(PASSAGE_TOKENS, room)
     check_whole("passage_tokens", given, 1, room)
@@ -233,7 +244,7 @@ class _Partial:
     """What an unfinished run has embedded: a line for each document, and the vectors of its passages."""
 
     def __init__(self, out: Path, settings: Mapping[str, Any]) -> None:
-        self.folder, self.settings = out.with_name(f"{out.name}.partial"), dict(settings)
+        self.folder, self.settings = out.with_name(out.name + _PARTIAL), dict(settings)
         self.found: dict[tuple[str, str], _Rows] = {}  # by path and SHA-256
         self.passages: dict[tuple[str, str], list[Any]] = {}  # by the same: place and text of each
         self.is_done = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from regard.bundle import Bundle
+from regard.config import ModelConfig
 from regard.generate.encoding import EncoderEngine, EncoderInput
 
 Framed = tuple[Sequence[int], Sequence[int]]  # ids with their frame, and their types
@@ -15,7 +16,7 @@ def longest_input(bundle: Bundle, engine: EncoderEngine) -> int:
     return min(engine.max_length, bundle.config.longest or engine.max_length)
 
 
-def as_input(bundle: Bundle, framed: Framed) -> EncoderInput:
-    """The types are for models that have more than one."""
+def as_input(config: ModelConfig, framed: Framed) -> EncoderInput:
+    """Only models with several token types read them."""
     ids, types = framed
-    return EncoderInput(ids, types if bundle.config.front_settings.token_types > 1 else ())
+    return EncoderInput(ids, types if config.front_settings.token_types > 1 else ())

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from regard.bundle import Bundle
-from regard.data.labelled import encode_word, word_prefix
-from regard.data.windows import room_of
+from regard.data.labelled import encode_word, split_words, word_prefix
+from regard.data.windows import text_room
 from regard.generate.encoding import EncoderEngine, EncoderInput, counting
 from regard.progress import OnProgress
 from regard.understanding.answers import FloatArray, Span, Tagged, find_spans, has_spans, log_softmax
 from regard.understanding.label_inputs import as_input, longest_input
 
 OVERLAP = 4  # neighbouring windows share this part of their tokens: a quarter
-_WORDS = re.compile(r"\w+(?:['’.\-]\w+)*|[^\w\s]")
 
 
 class WordWindow(NamedTuple):
@@ -35,15 +33,6 @@ class WordWindows(NamedTuple):
     text: str
     words: list[str]
     windows: list[WordWindow]
-
-
-def split_words(text: str, by_spaces: bool) -> list[str]:
-    """The words of a text: what stands between spaces or, unless `by_spaces`, also punctuation marks by themselves.
-
-    >>> split_words("It's in Berlin, e.g. here.", by_spaces=False)
-    ["It's", 'in', 'Berlin', ',', 'e.g', '.', 'here', '.']
-    """
-    return text.split() if by_spaces else _WORDS.findall(text)
 
 
 class Tagger:
@@ -74,7 +63,7 @@ class Tagger:
         return read
 
     def _windows(self, words: Sequence[str], known: dict[str, list[int]]) -> list[WordWindow]:
-        room = room_of(self.tokenizer, self.max_length, is_pair=False)
+        room = text_room(self.tokenizer, self.max_length)
         pieces = [
             encode_word(self.tokenizer, (self._prefix if place else "") + word.strip(), known)[:room]
             for place, word in enumerate(words)
@@ -86,7 +75,7 @@ class Tagger:
         for word in pieces[start:stop]:
             places.append(len(self.tokenizer.opening) + len(ids))
             ids += word
-        return WordWindow(start, stop, places, as_input(self.bundle, self.tokenizer.frame(ids)))
+        return WordWindow(start, stop, places, as_input(self.bundle.config, self.tokenizer.frame(ids)))
 
     def join(self, read: WordWindows, outputs: Sequence[FloatArray]) -> Tagged:
         """The tags of a text from what the head says of its windows."""

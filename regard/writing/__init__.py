@@ -1,1 +1,1 @@
-"""The text around a continuation: prompts in, text that follows out, with what ends it and how likely each token was."""
+"""The text side of generation: prompts in, continuations out, with the reason that each ended and the likelihood of its tokens."""

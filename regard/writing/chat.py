@@ -1,4 +1,4 @@
-"""Conversations as a model reads them: rendered with its own chat template (`template_sandbox.py`), then as token ids."""
+"""Conversations as token ids: rendered with the model's own chat template (`template_sandbox.py`), then encoded."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Conversation:
         self._tokenizer = tokenizer
 
     def ids(self, messages: str | Sequence[Message], opens_answer: bool = True) -> list[int]:
-        """The ids of a conversation, up to where the answer begins; without `opens_answer`, up to the end of the last message. A
-        string is one message of a user."""
+        """The ids of a conversation up to where the answer begins or, without `opens_answer`, to the end of the last message. A
+        string is a single message of the user."""
         return self._tokenizer.encode_controls(self._template.parts(check_messages(messages), opens_answer))
 
     @cached_property
@@ -32,8 +32,8 @@ class Conversation:
         template = self._tokenizer.chat
         if template is None:
             raise UserError(
-                "this model has no chat template, so it cannot hold a conversation; use generate without a chat, or import a model "
-                "that was trained to answer"
+                "this model has no chat template, so it cannot hold a conversation; continue text without a chat, or import a "
+                "model that was trained to answer"
             )
         return SafeTemplate(template, self._tokenizer.control_names)
 

@@ -1,4 +1,4 @@
-"""What is asked of a continuation, as people say it. No torch here."""
+"""The options of generation as people give them, checked. Does not import torch."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from regard.bounds import MAX_BEAM, MAX_EXTRA, MAX_TEMPERATURE, check_number, ch
 from regard.errors import UserError
 from regard.generate.options import SearchOptions, refuse_unknown
 
-TEMPERATURE = 0.8  # of samples, unless another is asked for: small models wander at 1
+TEMPERATURE = 0.8  # the default: at 1, small models drift
 TOP_P = 0.95
 MAX_TOKENS = 200
 MAX_STOPS = 16
-MAX_STOP_CHARACTERS = 256  # of each: after every token a text is compared with all of them
+MAX_STOP_CHARACTERS = 256  # of each: the text is compared with all of them after every token
 _SEEDS = 1 << 31
 
 _OF_SAMPLES = ("temperature", "top_k", "top_p", "min_p", "seed")
@@ -32,8 +32,8 @@ class WritingOptions:
     search: SearchOptions
     stop: tuple[str, ...] = ()  # the text ends before the first of these
     prefix: str = ""  # how the text begins
-    phrases: tuple[str, ...] = ()  # must appear in it, as whole words
-    token_log_probs: bool = False  # find the log-probability of each token
+    phrases: tuple[str, ...] = ()  # must appear in the text, as whole words
+    token_log_probs: bool = False  # report the log-probability of each token
 
 
 def writing_options(
@@ -47,8 +47,8 @@ def writing_options(
     token_log_probs: bool = False,
     **search: Any,
 ) -> WritingOptions:
-    """Options as people give them: `n` samples, at temperature 0 the likeliest token each time, or with `beam` the `n` best
-    of a beam search. Without a seed, one is drawn.
+    """Options from keyword arguments: `n` samples; greedy search at temperature 0; or, with `beam`, the `n` best of a beam search.
+    Without a seed, one is drawn.
 
     >>> writing_options(temperature=0).search.sample, writing_options(n=3).search.nbest
     (False, 3)
@@ -78,10 +78,12 @@ def _without_samples(given: dict[str, Any], n: int, beam: int | None) -> dict[st
     """The settings of a beam search, or of greedy search if `beam` is None."""
     wrong = [name for name in _OF_SAMPLES if name in given and not (beam is None and name in ("temperature", "seed"))]
     if wrong:
-        instead = "temperature 0 takes the likeliest token each time" if beam is None else "a beam searches"
-        raise UserError(f"{wrong[0]} is for sampling, but {instead}; leave out one")
+        instead = "temperature 0 takes the likeliest token each time" if beam is None else "a beam search draws none"
+        raise UserError(f"{wrong[0]} is for samples, but {instead}; leave one of them out")
     if beam is None and n > 1:
-        raise UserError(f"n must be 1 at temperature 0, which has one result, but is {n}; set a beam or a temperature")
+        raise UserError(
+            f"n must be 1 at temperature 0, since all samples would be equal, but is {n}; set a beam or a temperature"
+        )
     if beam is not None and n > beam:
         raise UserError(f"n must be at most the beam ({beam}), but is {n}; use a wider beam")
     kept = {name: value for name, value in given.items() if name not in _OF_SAMPLES}

@@ -1,7 +1,7 @@
-"""How likely texts are to a language model: documents of any length, minimal pairs, and answers to choose from.
+"""Scores texts with a language model: documents of any length, minimal pairs and multiple-choice questions.
 
-A text longer than the model's context is read in windows. Each repeats the end of the one before as context, and only what is new
-in it counts, so that every token is scored once, with at least `window - stride` tokens before it.
+A text longer than the model's context is read in overlapping windows, and only the new tokens of each window count: every token is
+scored once, with at least `window - stride` tokens before it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from regard.escaping import shorten
 from regard.generate.options import TextEngine
 
 WINDOW = 2_048  # the longest window, in tokens, even if the model's context is longer
-_TOGETHER = 256  # windows that are scored at a time, between two signs of progress
+_TOGETHER = 256  # windows scored between two reports of progress
 
-OnScored = Callable[[int], None]  # called with the number of texts newly finished
+OnScored = Callable[[int], None]  # called with the number of newly finished texts
 
 
 @dataclass(frozen=True)
 class TextScore:
-    """The likelihood of one text, all of its tokens, without the end of the text."""
+    """The likelihood of one text: all of its tokens, but not its end."""
 
     log_prob: float
     num_tokens: int
@@ -33,7 +33,7 @@ class TextScore:
 
     @property
     def loss(self) -> float:
-        """Nats a token."""
+        """Nats per token."""
         return -self.log_prob / self.num_tokens if self.num_tokens else math.nan
 
     @property
@@ -65,8 +65,8 @@ class TextScorer:
     """Scores texts with a language model."""
 
     def __init__(self, tokenizer: Tokenizer, engine: TextEngine, context: int, stride: int | None = None) -> None:
-        """`context` is the longest text that the model was made for. `stride` is how many new tokens each window after the first
-        has; by default half a window."""
+        """`context`: the longest text that the model was made for. `stride`: new tokens in each window after the first; by default
+        half a window."""
         self.tokenizer, self.engine = tokenizer, engine
         self.window = min(context, WINDOW)
         self.stride = max(1, self.window // 2) if stride is None else stride
@@ -85,8 +85,8 @@ class TextScorer:
         ]
 
     def after(self, pairs: Sequence[tuple[str, str]], on_scored: OnScored | None = None) -> list[float]:
-        """The log-probability of the second text of each pair after the first. Spaces at the end of the first belong to the second;
-        both are cut into tokens together."""
+        """The log-probability of the second text of each pair, given the first. Both are tokenized together; spaces at the end of
+        the first count as part of the second."""
         prompts, rest = [], []
         for context, text in pairs:
             stripped = context.rstrip()
@@ -96,24 +96,24 @@ class TextScorer:
             rest.append(whole[len(before) :])
             if (length := len(self._opening) + len(whole)) > self.window:
                 raise InputError(
-                    f"a question with an answer must have at most {self.window:,} tokens, the window of this model, but number "
+                    f"a question with an answer must have at most {self.window:,} tokens, this model's window, but number "
                     f"{len(prompts):,} has {length:,}: {shorten(context + text)}"
                 )
         return [math.fsum(values) for values, _ in self._score(prompts, rest, on_scored)]
 
     @property
     def _opening(self) -> tuple[int, ...]:
-        """What stands before a text; an engine puts the start of a text in place of nothing."""
+        """The tokens before a text; engines take no empty prompt."""
         opening = self.tokenizer.prompt_opening
         first = self.tokenizer.bos_id if self.tokenizer.bos_id >= 0 else self.tokenizer.eos_id
         if not opening and first < 0:
-            raise UserError("this model has no token that begins a text, so that the first token has no probability")
+            raise UserError("this model has no token that begins a text, so a text's first token has no probability")
         return opening or (first,)
 
     def _score(
         self, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]], on_scored: OnScored | None
     ) -> list[tuple[list[float], int]]:
-        """The log-probabilities of the tokens of each text, and in how many windows it was read."""
+        """The log-probabilities of each text's tokens, and the number of windows in which it was read."""
         windows = [
             (number, *window)
             for number, pair in enumerate(zip(prompts, texts, strict=True))
@@ -140,7 +140,7 @@ class TextScorer:
         return list(zip(values, counts, strict=True))
 
     def _windows(self, prompt: Sequence[int], text: Sequence[int]) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-        """What each window has before its new tokens, and these."""
+        """For each window, its context and its new tokens."""
         whole, place = [*prompt, *text], len(prompt)
         while place < len(whole):
             most = self.window if place == len(prompt) and len(prompt) < self.window else place + self.stride
@@ -154,7 +154,7 @@ class TextScorer:
 
 @dataclass(frozen=True)
 class MinimalPair:
-    """Two sentences of which the first is right, and what they test."""
+    """An acceptable and an unacceptable sentence, and what they test."""
 
     good: str
     bad: str
@@ -163,7 +163,7 @@ class MinimalPair:
 
 @dataclass(frozen=True)
 class Choice:
-    """A question with answers, one of which is right."""
+    """A multiple-choice question; `answer` is the index of the right choice."""
 
     context: str
     choices: tuple[str, ...]
@@ -193,7 +193,7 @@ class Accuracy:
 def score_pairs(
     scorer: TextScorer, pairs: Sequence[MinimalPair], on_scored: OnScored | None = None
 ) -> dict[str, Accuracy]:
-    """By paradigm, in the order in which they come: how often the right sentence is the likelier one. A tie is wrong."""
+    """For each paradigm, in order of first appearance: how often the right sentence is the likelier one. A tie counts as wrong."""
     texts = [text for pair in pairs for text in (pair.good, pair.bad)]
     scores = [one.log_prob for one in scorer.score(texts, on_scored)]
     by_paradigm: dict[str, list[bool]] = {}
@@ -205,8 +205,8 @@ def score_pairs(
 def score_choices(
     scorer: TextScorer, questions: Sequence[Choice], on_scored: OnScored | None = None
 ) -> dict[str, Accuracy]:
-    """`acc`: how often the right answer has the highest log-probability after the question; `acc_norm`: with log-probabilities
-    divided by the bytes of the answers. A space stands between question and answer, unless there is white space."""
+    """`acc`: how often the right answer has the highest log-probability after the question; `acc_norm`: the same with each
+    log-probability divided by the bytes of its answer. A space goes between question and answer where there is no white space."""
     pairs = [
         (question.context, f"{'' if _has_space(question.context, choice) else ' '}{choice}")
         for question in questions

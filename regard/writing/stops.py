@@ -1,10 +1,10 @@
-"""Where a text that grows ends: at a stop string, which may come in parts."""
+"""Ends a growing text at a stop string, which may arrive in parts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-INCOMPLETE = "\ufffd"  # how a tokenizer shows a character of which a part is missing
+INCOMPLETE = "\ufffd"  # a tokenizer's sign for an incomplete character
 
 
 def cut_at_stop(text: str, stops: Sequence[str]) -> tuple[str, bool]:
@@ -18,7 +18,7 @@ def cut_at_stop(text: str, stops: Sequence[str]) -> tuple[str, bool]:
 
 
 def without_tail(text: str, stops: Sequence[str]) -> str:
-    """The part of a text that what follows cannot change: without an incomplete character and without what may begin a stop string.
+    """The text without its tail that later tokens may change: an incomplete character, or the beginning of a stop string.
 
     >>> without_tail("One. T", ["Two"])
     'One. '
@@ -29,7 +29,7 @@ def without_tail(text: str, stops: Sequence[str]) -> str:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """How many characters at the end of the text begin the stop string."""
+    """The number of characters at the end of the text that begin the stop string."""
     place = text.find(stop[0], max(0, len(text) - len(stop) + 1))
     while place >= 0 and not stop.startswith(text[place:]):
         place = text.find(stop[0], place + 1)

@@ -1,12 +1,12 @@
-"""A model's chat template, rendered so that neither the template nor the messages can do harm.
+"""Renders a model's chat template so that neither the template nor the messages can do harm.
 
-A template comes with the model, so it may be a stranger's: it runs in Jinja's sandbox, and every turn of a loop, every call and the
-size of all that it makes count towards one `_Budget` for a rendering.
+Templates come with models, so they are untrusted. They run in Jinja's sandbox, and every loop iteration, every call and the size of
+every value count towards one `_Budget` per rendering.
 
-The messages may be a stranger's, too: only what the template itself writes becomes a control token. Literals of the template, its
-tokens and the roles are `_Own` texts. Where one of them meets other text, the names of control tokens in it become placeholders
-(`_Controls`), and nothing else becomes a control token: what is made of a message stays text, however the template changes it.
-Jinja is an extra, imported when a conversation is first rendered.
+Messages are untrusted, too: only text that the template itself writes can become a control token. The template's literals, its
+tokens and the roles are `_Own` texts. Before such a text is combined with other text, the names of control tokens in it are
+replaced by placeholders (`_Controls`), and only placeholders become control tokens. So text from a message stays text, whatever the
+template does with it. Jinja is an extra, imported when a conversation is first rendered.
 """
 
 from __future__ import annotations
@@ -26,25 +26,33 @@ from regard.data.chat_template import ChatTemplate
 from regard.errors import InputError, UserError
 from regard.escaping import escape, shorten
 
-MAX_STEPS = 1_000_000  # of a template: calls, filters, turns of loops, parts of its output
-_MAX_SECONDS = 10.0  # of the thread that renders, so that a busy machine changes nothing
-_MAX_ADDED = 1_000_000  # characters that a template may write beyond those of the messages
-_MAX_SIZE = 20_000_000  # characters and items of all that a template makes
-_PER_CHARACTER = 100  # what a template may make besides, for each character of the messages
-_MAX_POWER, _MAX_BITS = 64, 1_024  # the largest exponent; of whole numbers
-_ITEM = 8  # characters that an item of a list counts for
+MAX_STEPS = 1_000_000  # calls, filters, loop iterations and parts of the output
+_MAX_SECONDS = 10.0  # CPU time of the rendering thread, so that other programs do not matter
+_MAX_ADDED = 1_000_000  # characters that a template may add to those of the messages
+_MAX_SIZE = 20_000_000  # characters and items of all values that a template computes
+_PER_CHARACTER = 100  # added to that for each character of the messages
+_MAX_POWER, _MAX_BITS = 64, 1_024  # the largest exponent; bits of the largest integer
+_ITEM = 8  # an item of a list counts as this many characters
 _MAX_INDENT = 100
-_INDENTING = ("tojson", "do_indent", "expandtabs")  # whose width may be written many times
+_INDENTING = ("tojson", "do_indent", "expandtabs")  # may write their width many times
 _WIDTH = re.compile(r"\d{5}|\*")  # in a format: a width that could fill the memory
-_COMBINING = ("join", "do_join", "format", "format_map", "do_format", "replace", "do_replace")  # texts to one text
-_FIRST = 0x100000  # placeholders: code points of the last private plane
+_COMBINING = (
+    "join",
+    "do_join",
+    "format",
+    "format_map",
+    "do_format",
+    "replace",
+    "do_replace",
+)  # make one text of several
+_FIRST = 0x100000  # the first placeholder: code points of the last private-use plane
 
 
 class SafeTemplate:
-    """A chat template in a sandbox, with the names that transformers gives to templates."""
+    """A chat template in a sandbox, with the variables and functions that transformers gives to templates."""
 
     def __init__(self, template: ChatTemplate, names: Mapping[str, int] | None = None) -> None:
-        """`names` are the ids of the model's control tokens by their names."""
+        """`names`: the ids of the model's control tokens, by name."""
         self._jinja, self._controls = import_jinja(), _Controls(names or {})
         self._tokens = {name: _Own(text) for name, text in template.tokens}
         self._budget, self._lock = _Budget(), threading.Lock()
@@ -54,7 +62,7 @@ class SafeTemplate:
             raise UserError(f"the model's chat template cannot be read: {_line(error)}") from None
 
     def parts(self, messages: Sequence[Mapping[str, str]], opens_answer: bool = True) -> list[str | int]:
-        """A conversation up to where the answer begins, or up to the end of its last message: texts and ids of control tokens."""
+        """A conversation as texts and ids of control tokens, up to where the answer begins or to the end of the last message."""
         clean = [
             {**one, "role": _Own(one["role"]), "content": self._controls.without(one["content"])} for one in messages
         ]
@@ -62,7 +70,7 @@ class SafeTemplate:
             return self._controls.split(self._render(clean, opens_answer))
 
     def render(self, messages: Sequence[Mapping[str, str]], opens_answer: bool = True) -> str:
-        """The same as text."""
+        """As `parts`, as one text."""
         return "".join(
             one if isinstance(one, str) else self._controls.name(one) for one in self.parts(messages, opens_answer)
         )
@@ -97,7 +105,7 @@ class SafeTemplate:
         return self._controls.joined(parts)
 
     def _environment(self) -> Any:
-        """Jinja's sandbox as transformers sets it up, within the budget."""
+        """Jinja's sandbox, set up as in transformers, under the budget."""
         jinja, budget, controls = self._jinja, self._budget, self._controls
 
         class Environment(jinja.sandbox.ImmutableSandboxedEnvironment):  # type: ignore[misc, name-defined]
@@ -105,7 +113,7 @@ class SafeTemplate:
             concat = staticmethod(controls.joined)
 
             def call(self, context: Any, called: Any, /, *args: Any, **kwargs: Any) -> Any:
-                if isinstance(called, jinja.runtime.LoopContext):  # a recursive loop: its turns
+                if isinstance(called, jinja.runtime.LoopContext):  # a recursive loop: its iterations
                     budget.step(len(args[0]) if args and isinstance(args[0], (list, tuple, dict, str)) else 1)
                 method = getattr(called, "__wrapped__", called)  # the sandbox wraps format
                 own = getattr(method, "__self__", None)
@@ -133,7 +141,7 @@ class SafeTemplate:
                 return _guarded(jinja, super()._parse(source, name, filename))
 
         def bounded(called: Callable[..., Any]) -> Callable[..., Any]:
-            """A filter or test within the budget; Jinja's marks on it stay."""
+            """A filter or test under the budget, with Jinja's attributes kept."""
             name = getattr(called, "__name__", "")
             skipped = 1 if hasattr(called, "jinja_pass_arg") else 0  # Jinja's own first argument
 
@@ -172,7 +180,7 @@ class SafeTemplate:
         made.filters |= {"tojson": tojson}
         made.filters = {name: bounded(one) for name, one in made.filters.items()}
         made.tests = {name: bounded(one) for name, one in made.tests.items()}
-        # What `_guarded` puts into a template. With a context, Jinja does not compute them beforehand.
+        # The filters that `_guarded` inserts. `pass_context` keeps Jinja from folding them as constants.
         made.filters |= {
             "own": jinja.pass_context(lambda _, text: _Own(text)),
             "turns": jinja.pass_context(lambda _, values: budget.counted(values)),
@@ -189,7 +197,7 @@ class SafeTemplate:
 
 
 def import_jinja() -> Any:
-    """The package jinja2, or a UserError that says how to get it."""
+    """The package jinja2, or a UserError that says how to install it."""
     try:
         import jinja2
         import jinja2.ext
@@ -206,7 +214,7 @@ def import_jinja() -> Any:
 
 
 class _Own(str):
-    """Text that the template itself wrote."""
+    """Text from the template itself."""
 
     __slots__ = ()
 
@@ -215,12 +223,12 @@ class _Own(str):
 
 
 def _marked(value: Any, is_own: bool) -> Any:
-    """What was made of own texts alone is an own text."""
+    """Mark a text that was made from own texts alone."""
     return _Own(value) if is_own and isinstance(value, str) else value
 
 
 def _are_own(values: Iterable[Any]) -> bool:
-    """Whether there is nothing of a message in these values; False if that cannot be told."""
+    """Whether these values certainly contain nothing from a message."""
     for one in values:
         if isinstance(one, _Own) or one is None or isinstance(one, (int, float)):
             continue
@@ -232,7 +240,7 @@ def _are_own(values: Iterable[Any]) -> bool:
 
 
 class _Controls:
-    """The control tokens of a model, and the placeholders for them in a text."""
+    """The control tokens of a model and their placeholders in a text."""
 
     def __init__(self, names: Mapping[str, int]) -> None:
         self._names = {name: i for name, i in names.items() if name}
@@ -249,11 +257,11 @@ class _Controls:
         return self._shown[number]
 
     def without(self, text: str) -> str:
-        """A message that has no placeholder."""
+        """A message with its own placeholder characters replaced."""
         return self._hidden.sub("\ufffd", text)
 
     def sealed(self, value: Any) -> Any:
-        """A value beside which other text will stand: the names in own texts are placeholders."""
+        """A value that is about to be combined with other text: control tokens in own texts become placeholders."""
         if isinstance(value, _Own):
             return str.__str__(self._pattern.sub(lambda found: self._placeholders[found[0]], value))
         if type(value) in (list, tuple):
@@ -263,19 +271,19 @@ class _Controls:
         return value
 
     def sealed_for(self, name: str, args: Sequence[Any]) -> tuple[Any, ...]:
-        """The arguments of a call that makes one text of them. What `replace` looks for stays as it is."""
+        """The arguments of a call that combines texts. The text that `replace` searches for is left alone."""
         looked_for = 1 if name.endswith("replace") else -1
         return tuple(one if n == looked_for else self.sealed(one) for n, one in enumerate(args))
 
     def joined(self, parts: Iterable[str]) -> str:
-        """Parts of an output as one text. Own ones that stand together may spell a name together."""
+        """The parts of an output as one text. Adjacent own texts may spell a name together."""
         runs = [(own, "".join(run)) for own, run in groupby(parts, lambda one: isinstance(one, _Own))]
         if all(own for own, _ in runs) and runs:
             return _Own(runs[0][1])
         return "".join(self.sealed(_Own(text)) if own else text for own, text in runs)
 
     def split(self, text: str) -> list[str | int]:
-        """A rendered text in parts, with the ids of control tokens in their places."""
+        """A rendered text as parts, with placeholders replaced by the ids of control tokens."""
         sealed = self.sealed(_Own(text)) if isinstance(text, _Own) else text
         ids = list(self._names.values())
         found = [ids[ord(one) - _FIRST] if n % 2 else one for n, one in enumerate(self._hidden.split(sealed))]
@@ -286,17 +294,17 @@ class _Controls:
 
 
 class _Unbounded(Exception):
-    """A template that would take too much time or memory."""
+    """The template would take too much time or memory."""
 
 
 class _Budget:
-    """What one rendering may take."""
+    """The time and memory that one rendering may use."""
 
     def __init__(self) -> None:
         self.begin(0)
 
     def begin(self, characters: int) -> None:
-        """Begin a rendering of messages with so many characters."""
+        """Begin a rendering of messages with this many characters in all."""
         self._steps, self.left = 0, _MAX_SIZE + _PER_CHARACTER * characters
         self._end = time.thread_time() + _MAX_SECONDS
 
@@ -309,12 +317,12 @@ class _Budget:
             raise _Unbounded(f"takes more than {_MAX_SECONDS:g} seconds")
 
     def expect(self, size: int) -> None:
-        """Refuse to make something of this size if that is too much."""
+        """Refuse a value of this size if it exceeds the budget."""
         if size > self.left:
             raise _Unbounded("makes something too large")
 
     def made(self, value: Any) -> Any:
-        """Count the size of something new, with the texts in it."""
+        """Count the size of a new value, including the texts in a list."""
         if isinstance(value, int) and value.bit_length() > _MAX_BITS:
             raise _Unbounded("makes something too large")
         size = _size(value)
@@ -325,25 +333,25 @@ class _Budget:
         return value
 
     def small(self, value: Any) -> Any:
-        """Refuse to look at something too large."""
+        """Refuse to compare or read a value that is too large."""
         self.expect(_deep_size(value, self.left))
         return value
 
     def counted(self, values: Iterable[Any]) -> Iterator[Any]:
-        """Count each value as it is taken."""
+        """Count each value as it is consumed."""
         for value in values:
             self.step()
             self.left -= _ITEM
             yield value
 
     def range(self, *numbers: int) -> list[int]:
-        """A list, whose items count."""
+        """A list whose items count."""
         whole = range(*numbers)
         self.step(min(len(whole), MAX_STEPS + 1))  # a huge one is never made
         return list(whole)
 
     def check_call(self, name: str, values: Sequence[Any]) -> None:
-        """Count a call, and refuse one whose result could fill the memory: a huge width or number, or many long replacements."""
+        """Count a call, and refuse one whose result could fill the memory: a huge width or number, many long replacements."""
         self.step()
         sizes = sorted((_deep_size(one, self.left) for one in values), reverse=True)
         self.expect(math.prod(sizes[:2]))
@@ -383,7 +391,7 @@ def _size(value: Any) -> int:
 
 
 def _deep_size(value: Any, most: int) -> int:
-    """The size of a value with all that is in it, counted no further than beyond `most`."""
+    """The size of a value with everything in it; counting stops beyond `most`."""
     total, left = 0, [value]
     while left and total <= most:
         one = left.pop()
@@ -403,7 +411,7 @@ def _deep_size(value: Any, most: int) -> int:
 
 
 def _generation_tag(jinja: Any) -> Any:
-    """{% generation %}, around what an assistant says: templates mark with it what is learnt, and here it changes nothing."""
+    """{% generation %}, with which templates mark the assistant's text for training; it has no effect here."""
 
     class GenerationTag(jinja.ext.Extension):  # type: ignore[misc]
         tags = frozenset({"generation"})
@@ -416,7 +424,7 @@ def _generation_tag(jinja: Any) -> Any:
 
 
 def _guarded(jinja: Any, tree: Any) -> Any:
-    """A template in which everything that takes time or memory passes the budget, and its literals are its own texts."""
+    """Rewrite a template so that whatever takes time or memory counts towards the budget, and literals are own texts."""
     nodes = jinja.nodes
 
     def through(name: str, node: Any) -> Any:
@@ -456,5 +464,5 @@ def _guarded(jinja: Any, tree: Any) -> Any:
 
 
 def _line(error: Exception) -> str:
-    """The first line of a template's message, as it may be printed."""
+    """The first line of an error message, safe to print."""
     return escape(shorten(str(error).strip().split("\n")[0] or type(error).__name__)[1:-1])

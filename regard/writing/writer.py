@@ -1,4 +1,4 @@
-"""Prompts to continuations: text to token ids, a search, and the text of what was found."""
+"""From prompts to continuations: tokenizes, generates and detokenizes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from regard.writing.chat import Conversation, Message, check_messages
 from regard.writing.options import WritingOptions
 from regard.writing.stops import INCOMPLETE, cut_at_stop, without_tail
 
-# Tokens of a prompt that are decoded with what follows it: whether a space or a part of a character comes first depends on them.
+# Tokens of the prompt that are decoded with the continuation: they decide whether it starts with a space or inside a character.
 _CONTEXT = 8
-_WINDOW = 32  # tokens that become final at a time
+_WINDOW = 32  # tokens whose text is settled at a time
 
 Reason = Literal["end", "length", "stop"]
-Chat = str | Sequence[Message]  # a conversation, or the one message of a user
+Chat = str | Sequence[Message]  # a conversation, or a single message of the user
 
 
 @dataclass(frozen=True)
@@ -32,20 +32,18 @@ class TokenText:
 
 @dataclass(frozen=True)
 class Continuation:
-    """What follows a prompt."""
+    """A continuation of a prompt."""
 
     text: str
-    reason: Reason  # why it ends: the model ended it, it reached its longest, or a stop string came
-    num_tokens: int  # that the model wrote, without the end token
-    log_prob: (
-        float  # of all tokens that the model wrote, also of those cut off by a stop string; with repetition penalties
-    )
-    tokens: tuple[TokenText, ...] = ()  # if asked for; those of the text, the last one perhaps cut
+    reason: Reason  # why it ended: an end token, the length limit or a stop string
+    num_tokens: int  # generated, without the end token
+    log_prob: float  # of all generated tokens, including any cut off by a stop string; repetition penalties count
+    tokens: tuple[TokenText, ...] = ()  # of the text, if requested; a stop string may have cut the last one
 
 
 @dataclass(frozen=True)
 class Written:
-    """A prompt and its continuations, best first, or in the order of their likelihood if they are samples."""
+    """A prompt and its continuations, best or likeliest first."""
 
     prompt: str
     num_prompt_tokens: int
@@ -59,26 +57,26 @@ class Writer:
         self.tokenizer, self.engine = tokenizer, engine
 
     def prompt_ids(self, prompt: str) -> list[int]:
-        """The ids of a prompt, after what stands before one."""
+        """The ids of a prompt, with the tokens that open one."""
         return [*self.tokenizer.prompt_opening, *self.tokenizer.encode(prompt, "target")]
 
     def write(
         self, prompts: Sequence[str], options: WritingOptions, on_finished: OnFinished | None = None
     ) -> list[Written]:
-        """Continue each prompt. `on_finished` is called with the numbers of finished prompts."""
+        """Continue each prompt. `on_finished` is called with the indices of finished prompts."""
         ids = [self.prompt_ids(prompt + options.prefix) for prompt in prompts]
         return self.write_ids(prompts, ids, options, on_finished)
 
     def answer(
         self, chats: Sequence[Chat], options: WritingOptions, on_finished: OnFinished | None = None
     ) -> list[Written]:
-        """Answer each conversation, by the model's own chat template. The `prompt` of each is its last message."""
+        """Answer each conversation, rendered with the model's own chat template. The `prompt` of each is its last message."""
         ids = [self.chat_ids(chat, options.prefix) for chat in chats]
         prompts = [str(check_messages(chat)[-1]["content"]) for chat in chats]
         return self.write_ids(prompts, ids, options, on_finished)
 
     def chat_ids(self, chat: Chat, prefix: str = "") -> list[int]:
-        """The ids of a conversation, up to where the answer begins, and of how it begins."""
+        """The ids of a conversation up to the answer, and of the prefix of the answer."""
         return [*self._conversation.ids(chat), *self.tokenizer.encode(prefix, "target", at_start=False)]
 
     @cached_property
@@ -92,7 +90,7 @@ class Writer:
         options: WritingOptions,
         on_finished: OnFinished | None = None,
     ) -> list[Written]:
-        """Continue these ids; `prompts` are what people see of them."""
+        """Continue these ids; `prompts` are their text for people."""
         constraints = [self._constraint(options, before) for before in ids] if options.phrases or options.stop else []
         found = self.engine.generate(ids, options.search, on_finished, constraints)
         log_probs: list[list[Sequence[float]]] = [[()] * len(some) for some in found]
@@ -110,7 +108,7 @@ class Writer:
         ]
 
     def follow(self, prompt: str, options: WritingOptions) -> Iterator[str]:
-        """Yield what follows one prompt as it grows: each string extends the one before, and the last is complete."""
+        """Yield the continuation of one prompt as it grows: each string extends the previous one, and the last is complete."""
         return self._follow(self.prompt_ids(prompt + options.prefix), options)
 
     def follow_answer(self, chat: Chat, options: WritingOptions) -> Iterator[str]:
@@ -132,14 +130,14 @@ class Writer:
             yield prefix + text
 
     def _constraint(self, options: WritingOptions, before: Sequence[int]) -> Constraints:
-        """What is asked of the text after these ids."""
+        """The constraints on the text after these ids."""
         return Constraints(
             phrases=tuple(phrase_of(self.tokenizer, (phrase,)) for phrase in options.phrases),
             ends=partial(self._has_stop, before, options.stop) if options.stop else None,
         )
 
     def _has_stop(self, before: Sequence[int], stops: Sequence[str], ids: Sequence[int]) -> bool:
-        """Whether the newest tokens complete a stop string. Asked at each token, so that only the last ones are decoded."""
+        """Whether the newest tokens complete a stop string. Called for each token, so it decodes only the last few."""
         newest = max(len(stop.encode()) for stop in stops) + 1  # a token has at least one byte
         settled = max(0, len(ids) - newest)
         growing = GrowingText(self.tokenizer, [*before, *ids[:settled]])
@@ -158,7 +156,7 @@ class Writer:
     def _tokens(
         growing: GrowingText, ids: Sequence[int], log_probs: Sequence[float], text: str
     ) -> tuple[TokenText, ...]:
-        """The tokens of a text. A character of several tokens is the last one's."""
+        """The tokens of a text. A character that takes several tokens belongs to the last of them."""
         tokens: list[TokenText] = []
         place = 0
         for number, log_prob in enumerate(log_probs[: len(ids)], 1):
@@ -180,15 +178,15 @@ class Writer:
 
 
 class GrowingText:
-    """The text that ids add to a prompt, as there are more and more of them; only the newest are decoded each time."""
+    """The text that a growing list of ids adds to a prompt; each call decodes only the newest."""
 
     def __init__(self, tokenizer: Tokenizer, before: Sequence[int]) -> None:
         self._tokenizer = tokenizer
         self._context = list(before[-_CONTEXT:])
-        self._text, self._count = "", 0  # the text of the first ids, and how many these are
+        self._text, self._count = "", 0  # settled text, and the number of its ids
 
     def of(self, ids: Sequence[int]) -> str:
-        """The text of these ids, which extend those of the call before."""
+        """The text of these ids, which extend those of the previous call."""
         new = list(ids[self._count :])
         while len(new) >= 2 * _WINDOW:
             settled = self._added(new[:_WINDOW])
@@ -199,6 +197,6 @@ class GrowingText:
         return self._text + self._added(new)
 
     def _added(self, ids: list[int]) -> str:
-        """What these ids add to the text of the context."""
+        """The text that these ids add to the context."""
         known, whole = self._tokenizer.decode(self._context), self._tokenizer.decode([*self._context, *ids])
         return whole[len(known) :] if whole.startswith(known) else self._tokenizer.decode(ids)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import lzma
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,6 +50,21 @@ def test_a_byte_order_mark_is_dropped_at_the_start_only(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_bytes("\ufeffone\n\ufefftwo\n".encode())
     assert list(read_lines(path)) == ["one", "\ufefftwo"]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "kind"),
+    [("docx", "a ZIP archive or an Office document"), ("utf-16", "text in UTF-16"), ("gz", "a gzip file")],
+)
+def test_what_people_take_for_text_is_named(tmp_path: Path, suffix: str, kind: str) -> None:
+    path, text = tmp_path / "story.txt", "It was a dark and stormy night. Größe!\n" * 20
+    if suffix == "docx":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("word/document.xml", text)
+    else:
+        path.write_bytes(gzip.compress(text.encode()) if suffix == "gz" else text.encode("utf-16"))
+    with pytest.raises(UserError, match=f"story.txt: must be a text file in UTF-8, but is {kind}; "):
+        list(read_lines(path))
 
 
 def test_invalid_utf8_is_refused_with_file_line_and_byte(tmp_path: Path) -> None:

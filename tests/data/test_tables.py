@@ -49,6 +49,12 @@ CASES = {
     "pairs with numbers": ("a.tsv", many("5.0\ta plane # flies\tan air # plane", "3.8\ta man # plays\ta woman # sings"),
                            Columns(("2", "3"), "1", False, "number")),
     "few whole numbers are labels": ("a.tsv", many("0\tit is # bad", "1\tit is # good"), Columns(("2",), "1", False, "one")),
+    "a header with names of its own": (
+        "a.csv", ["Satz,die Klasse", *many("hello # you,greet", "bye # you,leave", times=15)],
+        Columns(("Satz",), "die Klasse", True, "one"),
+    ),
+    "a first label that is rare": ("a.tsv", ["rare\tso it is", *many("red\ta # thing", "blue\tmy # thing", times=15), "once\tx y"],
+                                   Columns(("2",), "1", False, "one")),
     "several labels": ("a.tsv", many("red|big\ta # thing", "red\tmy # thing", "big|old\tan # thing", "old\tone # thing"),
                        Columns(("2",), "1", False, "several", "|")),
     "JSON": ("a.jsonl", [json.dumps({"text": f"so {n} it is", "label": "ab"[n % 2]}) for n in range(6)],
@@ -62,6 +68,12 @@ CASES = {
 def test_columns_are_found(name: str, tmp_path: Path) -> None:
     file, lines, wanted = CASES[name]
     assert found(write(tmp_path / file, *lines)) == wanted
+
+
+def test_a_wrong_name_is_answered_with_the_names_of_the_header(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "review,my sentiment", "so good,yes", "so bad,no")
+    with pytest.raises(UserError, match=r"a.csv: has no column 'sentiment', but review, my sentiment; name one"):
+        found(path, text=["review"], label="sentiment")
 
 
 def test_columns_are_said_and_can_be_given(tmp_path: Path) -> None:
@@ -152,6 +164,43 @@ def test_labels_survive_the_store() -> None:
         assert decode_number(encode_label(f"={value!r}")) == pytest.approx(value, rel=1e-7)
 
 
+def test_a_json_object_is_neither_a_text_nor_a_label(tmp_path: Path) -> None:
+    rows = [{"meta": {"id": n}, "text": f"so {n} it is", "label": "ab"[n % 2]} for n in range(6)]
+    path = write(tmp_path / "a.jsonl", *map(json.dumps, rows))
+    assert found(path) == Columns(("text",), "label", False, "one")  # an unused column may hold anything
+    message = (
+        r"a.jsonl, line 1: meta must be a label or a list of labels, but is \{.*; name another column with --label"
+    )
+    with pytest.raises(UserError, match=message):
+        found(path, label="meta")
+    write(path, *(json.dumps({"label": {"name": "a"}, "text": f"so {n} it is"}) for n in range(6)))
+    with pytest.raises(UserError, match=r"line 1: label must be a label or a list of labels"):
+        found(path)
+    write(path, *map(json.dumps, rows))
+    with pytest.raises(UserError, match=r"line 1: meta must be a text, but is .*; name another column with --text"):
+        found(path, text=["meta"])
+    for cell in ({"name": "a"}, [["a"]]):  # beyond the rows that are looked at
+        write(path, *map(json.dumps, [*rows, {"text": "so", "label": cell}]))
+        corpus = TableCorpus("a", (path,), Columns(("text",), "label", False, "one"), ("a", "b"))
+        with pytest.raises(UserError, match=r"a.jsonl, line 7: label must be a label or a list of labels, but is"):
+            list(corpus.records())
+
+
+def test_lines_of_conllu_are_those_of_the_file(tmp_path: Path) -> None:
+    def word(number: int | str, form: str, tag: str) -> str:
+        return "\t".join([str(number), form, "_", tag, *"______"])
+
+    rest = [word("1-2", "don't", "_"), word(1, "do", "AUX"), word("1.1", "so", "_"), word(2, "n't", "PART")]
+    path = write(
+        tmp_path / "a.conllu", "# text = x", word(1, "x", "X"), "", "# sent_id = 2", *rest, "# late", word(3, "go", "V")
+    )
+    first, second = WordsCorpus("a", (path,)).sentences()
+    assert (first.lines, second.lines, second.words) == ([2], [6, 8, 10], ["do", "n't", "go"])
+    assert [record.number for record in WordsCorpus("a", (path,), labels=("X", "AUX", "PART", "V")).records()] == [2, 6]
+    with pytest.raises(UserError, match=r"a.conllu, line 10: the label 'V'"):
+        list(WordsCorpus("a", (path,), labels=("X", "AUX", "PART")).records())
+
+
 def test_words_and_tags_of_all_forms(tmp_path: Path) -> None:
     two = write(tmp_path / "a.conll", "# a comment", "#tag\tX", "runs\tV", "", "", "x y\tN")
     four = write(tmp_path / "b.conll", "-DOCSTART- -X- -X- O", "", "EU NNP B-NP B-ORG", "rejects VBZ B-VP O", "")
@@ -160,7 +209,7 @@ def test_words_and_tags_of_all_forms(tmp_path: Path) -> None:
         "1\tdo\tdo\tAUX\tVB\t_\t0\troot\t_\t_", "2\tn't\tnot\tPART\tRB\t_\t1\tadvmod\t_\t_",
     )  # fmt: skip
     assert [rest for _, *rest in WordsCorpus("a", (two,)).sentences()] == [
-        [2, ["#tag", "runs"], ["X", "V"]], [6, ["x y"], ["N"]]
+        [[2, 3], ["#tag", "runs"], ["X", "V"]], [[6], ["x y"], ["N"]]
     ]  # fmt: skip
     assert [words[2:] for words in WordsCorpus("b", (four,)).sentences()] == [(["EU", "rejects"], ["B-ORG", "O"])]
     assert [words[2:] for words in WordsCorpus("c", (ten,)).sentences()] == [(["do", "n't"], ["AUX", "PART"])]

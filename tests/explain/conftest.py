@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from regard.explain.explainer import Explainer
 from regard.explain.explanation import Explanation
 from regard.generate.options import SearchOptions
 from tests.build import build
+from tests.explain.encoder_models import MAKERS
 from tests.tiny import make_bundle, save_model
 
 
@@ -33,3 +35,9 @@ def explainer(bundle: Bundle) -> Explainer:
 def as_both_sides(explainer: Explainer) -> Callable[[str], Explanation]:
     """Explains a text as its own translation; each text once, however many tests look at it."""
     return cache(lambda text: explainer.explain(text, SearchOptions(beam=2, max_extra=2), target=text))
+
+
+@pytest.fixture(scope="session")
+def encoder_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Bundle]]:
+    """A model of each task in transformers' folder, and its bundle."""
+    return {task: make(tmp_path_factory.mktemp(task)) for task, make in MAKERS.items()}

@@ -19,11 +19,11 @@ from regard.bundle import Bundle, load_bundle, load_weights
 from regard.cli import main
 from regard.errors import RegardError, UserError
 from regard.export import export, quantised
-from regard.export.verify import LogProbDifference, Samples, check
+from regard.export.verify import LogProbDifference, Samples, answers, check, make_samples
 from regard.files import write_manifest
 from regard.generate.engines.torch_engine import load_model
 from tests.build import LATER, SWITCHES, build, tiny_config
-from tests.tiny import make_bundle, save_model
+from tests.tiny import make_bundle, save_encoder, save_model
 
 
 @pytest.fixture
@@ -213,7 +213,7 @@ def test_one_token_that_turns_over_is_rounding_and_many_are_a_mistake() -> None:
     with pytest.raises(RegardError, match=r"differ by up to 3, and only 0\.05 would be rounding"):
         check(samples, turned, "fp16", "bundle")
     turned[7][0] = -4.0  # the mean would let that pass
-    with pytest.raises(RegardError, match=r"of 2 tokens in 100 differ by more than 1,"):
+    with pytest.raises(RegardError, match=r"2 of 100 token log-probabilities differ by more than 1,"):
         check(samples, turned, "int8", "bundle")
     with pytest.raises(RegardError, match=r"differ by an average of 0\.3"):
         check(samples, [[-1.3] * 10] * 10, "int8", "bundle")
@@ -247,3 +247,29 @@ def test_a_deep_model_may_round_more_in_fp32_and_no_more_than_that() -> None:
         check(samples, [[-1.0006]] * 10, "fp32", "x")
     with pytest.raises(RegardError, match=r"only 0\.05 would be rounding"):
         check(samples, [[-1.06]] * 10, "fp16", "x")
+
+
+def test_the_numbers_of_vectors_are_compared_in_their_size() -> None:
+    """Those of a vector of length 1 are smaller than what may change in a log-probability."""
+    vectors = [[0.02 * (1 if n % 2 else -1) for n in range(100)] for _ in range(10)]
+    samples = Samples([[5]] * 10, [[]] * 10, vectors, task="embed")
+    near = [[number * 1.1 for number in vector] for vector in vectors]
+    assert check(samples, near, "int8", "bundle").mean == pytest.approx(0.1)
+    for weights, factor in (("int8", 0.7), ("fp16", 1.06), ("fp32", 1.0002)):
+        with pytest.raises(RegardError, match=r"numbers of vectors .* differ by"):
+            check(samples, [[number * factor for number in vector] for vector in vectors], weights, "bundle")
+
+
+@pytest.mark.parametrize("answer", ["several", "number"])
+def test_labels_that_do_not_exclude_each_other_are_compared_as_they_are(answer: str, tmp_path: Path) -> None:
+    """log_softmax hides what all logits of a text share, and all of a single one."""
+    labels = ["score"] if answer == "number" else ["a", "b"]
+    head = {"kind": "classes", "labels": labels, "answer": answer}
+    model = build(tiny_config(vocab_size=345, decoder_layers=0, head=head))
+    bundle = save_encoder(tmp_path / "m", model)
+    before = make_samples(bundle)
+    with torch.no_grad():
+        model.get_parameter("head.output.bias").add_(0.01)
+    moved = save_encoder(tmp_path / "moved", model)
+    with pytest.raises(RegardError, match=r"scores of labels differ by up to 0\.01"):
+        check(before, answers(moved, before.src), "fp32", "x")

@@ -23,5 +23,6 @@ def test_a_setting_that_is_not_known_is_refused_by_name(name: str) -> None:
         else "CTranslate2 does not support model."
     )
     assert str(ctranslate2_model.refusal(bundle)).startswith(said)
-    with pytest.raises(UserError, match=r"^model\.[\w.]+ = .* cannot be exported to ONNX yet"):
-        onnx.write(bundle, Path("unused"), "fp32", bundle)
+    if bundle.config.decoder_layers:  # graphs of encoders have every setting
+        with pytest.raises(UserError, match=r"^model\.[\w.]+ = .* cannot be exported to ONNX yet"):
+            onnx.write(bundle, Path("unused"), "fp32", bundle)

@@ -27,9 +27,9 @@ from regard.models.transformer import Transformer
 from regard.recipe import DecodeRecipe
 from regard.translation.translation_options import TranslationOptions
 from regard.translation.translator import Translator
-from tests.build import SWITCHES, build, pack
+from tests.build import HEADS, ONE_STACK, SWITCHES, build, pack, tiny_config
 from tests.importing.opus import tatoeba
-from tests.tiny import reversal_pairs
+from tests.tiny import reversal_pairs, save_encoder
 
 pytestmark = [
     pytest.mark.slow,
@@ -286,3 +286,22 @@ def test_two_models_without_a_vocabulary_are_refused(tokenizer: Tokenizer, tmp_p
     bundle = save(tmp_path / "bundle", build(make_config(tokenizer)), pair)
     with pytest.raises(UserError, match=r"without vocab\.json cannot become a MarianTokenizer"):
         export(bundle, "transformers", tmp_path / "marian")
+
+
+# --- models of one stack with a vocabulary of Regard's own ---
+
+
+@pytest.mark.parametrize("task", ["embed", "fill", "classify"])
+def test_an_encoder_trained_here_reads_a_text_there_as_here(task: str, tmp_path: Path) -> None:
+    """The tokenizer puts around a text what Regard does, and a mask takes the place of a word."""
+    heads = {"embed": HEADS["vector"], "classify": HEADS["classes"], "fill": ONE_STACK["bert"]}
+    settings = {**heads[task], "front": {"token_types": 2}}
+    bundle = save_encoder(tmp_path / "bundle", build(tiny_config(vocab_size=345, **settings)))
+    export(bundle, "transformers", tmp_path / "out")
+    theirs, ours = AutoTokenizer.from_pretrained(tmp_path / "out"), bundle.tokenizer
+    for text in ("a b c", "Käse, 漢", " two  spaces" if task != "fill" else "x"):
+        assert theirs(text)["input_ids"] == ours.frame(ours.encode(text))[0]
+        assert theirs(text, "d e")["input_ids"] == ours.frame(ours.encode(text), ours.encode("d e"))[0]
+    if task == "fill":
+        expected = [*ours.encode("a"), ours.mask_id, *ours.encode(" c", at_start=False), ours.eos_id]
+        assert theirs(f"a {theirs.mask_token} c")["input_ids"] == expected

@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +14,13 @@ import torch
 import transformers
 from torch import Tensor
 
+from regard.export import export
 from regard.families import FAMILIES
 from regard.families.table import from_theirs
 from regard.generate.engines.torch_engine import TorchEngine
 from regard.generate.options import Constraints, Hypothesis, SearchOptions
 from regard.generate.search.seeds import sentence_rng
+from regard.importing.transformers import import_model
 from regard.models.transformer import Transformer
 from tests.families.checkpoints import CASES, PIECES, find_goldens, make_original, read_golden
 
@@ -286,3 +289,17 @@ def test_greedy_decoding_with_a_cache_is_that_without_one(name: str) -> None:
         assert list(one.ids) == tokens
         [values] = engine.score([source], [one.ids])
         assert sum(values) == pytest.approx(one.log_prob, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["bart", "t5"])
+def test_an_exported_model_does_not_stop_after_twenty_tokens(name: str, tmp_path: Path) -> None:
+    """transformers' own default; Regard's limit goes with the model."""
+    make_original(name).save_pretrained(tmp_path / "original")
+    bundle = import_model(tmp_path / "original", tmp_path / "bundle", compare=False).bundle
+    export(bundle, "transformers", tmp_path / "out")
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out").eval()
+    limit = model.generation_config.max_length
+    assert limit == min(1 + bundle.max_length + bundle.decode.max_extra, bundle.config.longest or 10**6) > 21
+    if name == "bart":
+        model.generation_config.eos_token_id = None
+        assert model.generate(torch.tensor([[9, 8, 7]]), num_beams=1, use_cache=False).shape == (1, limit)

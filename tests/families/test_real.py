@@ -127,7 +127,7 @@ def test_minilms_sentence_vectors_are_those_of_transformers(tmp_path: Path) -> N
         expected = torch.nn.functional.normalize(hidden.mean(0), dim=0)
         assert float((ours - expected).abs().max()) <= 1e-5
     assert bundle.config.head_settings.normalize and bundle.max_length == 256
-    for engine in ("torch", "ctranslate2"):
+    for engine in ("torch", "ctranslate2", "onnxruntime"):
         vectors = Model(bundle, device="cpu", engine=engine).embed(SENTENCES)
         assert float((torch.from_numpy(vectors) - torch.stack(found)).abs().max()) <= 1e-5
     assert float(found[0] @ found[1]) == pytest.approx(0.667, abs=2e-3)

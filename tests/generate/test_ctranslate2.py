@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import errno
 import json
 import os
 import random
@@ -651,6 +652,21 @@ def test_where_nothing_can_be_kept_the_model_is_converted_each_time(
     assert translations(bundle) == translations(bundle)
     assert len(conversions) == 2
     assert not any(folder.exists() for folder in conversions)
+
+
+def test_where_the_cache_is_full_the_model_is_converted_for_this_one_time(
+    entries: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(bundle: Bundle, folder: Path, weights: WeightFormat, levels: int) -> None:
+        if folder.is_relative_to(entries):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        convert(bundle, folder, weights, levels)
+
+    bundle = load_bundle(GOLDEN)
+    expected = translations(bundle)
+    shutil.rmtree(entries)
+    monkeypatch.setattr(ctranslate2_cache, "convert", full)
+    assert translations(bundle) == expected
 
 
 def test_entries_that_nobody_uses_are_removed(entries: Path, tmp_path: Path) -> None:

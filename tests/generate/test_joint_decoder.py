@@ -346,7 +346,7 @@ def test_the_memory_of_slots_is_known(folder: Path) -> None:
         if hasattr(kept, "numel") and kept.dim() == 4
     )
     assert decoder.cache_bytes == held == 8 * 50 * of_token
-    with pytest.raises(InputError, match="fewer than 50 tokens, the limit of this server"):
+    with pytest.raises(InputError, match="fewer than 50 tokens on this server"):
         decoder.prepare(DecoderJob([5] * 50, OPTIONS[0]))
     with pytest.raises(UserError, match="limit cache_bytes must be at least"):
         SlotTextDecoder(engine, 64, 50, cache_bytes=50 * of_token)

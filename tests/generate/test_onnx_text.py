@@ -4,6 +4,7 @@ what is left to other engines."""
 from __future__ import annotations
 
 import math
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from regard.bundle import Bundle
 from regard.data.huggingface import Controls
 from regard.errors import InputError, UserError
-from regard.generate.engines import onnx_decoder, onnx_graph, onnx_text_engine, select
+from regard.generate.engines import onnx_builder, onnx_decoder, onnx_graph, onnx_text_engine, select
 from regard.generate.engines.ctranslate2_text_engine import CTranslate2TextEngine
 from regard.generate.engines.onnx_text_engine import OnnxTextEngine
 from regard.generate.engines.select import make_text_engine
@@ -137,7 +138,7 @@ def test_rotary_frequencies_are_those_of_torch(scaling: dict[str, Any], bundle: 
     assert bundle.config.decoder_stack is not None
     stack = replace(bundle.config.decoder_stack, rotary_scaling=scaling, rotary_dim=32, rotary_base=5e5)
     expected = Rotary(stack).frequencies(torch.device("cpu")).numpy()
-    np.testing.assert_allclose(onnx_graph.frequencies(stack), expected, rtol=2e-6)
+    np.testing.assert_allclose(onnx_builder.frequencies(stack), expected, rtol=2e-6)
 
 
 # --- searching ---
@@ -251,6 +252,30 @@ def test_a_long_prompt_is_read_in_parts(pair: Pair, monkeypatch: pytest.MonkeyPa
     assert pair[0].score([ids], [[]])[0] == pytest.approx(whole[-1:], abs=1e-4)
 
 
+def test_the_logits_of_a_text_are_never_in_memory_together(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are as many as its tokens times the vocabulary: gigabytes, for a long text."""
+    computed: list[weakref.ref[Any]] = []
+    kept = []
+    run, log_probs = onnx_decoder.Rows._run, OnnxTextEngine._log_probs
+
+    def counted(rows: onnx_decoder.Rows, *given: Any) -> Any:
+        kept.append(sum(one() is not None for one in computed))
+        logits = run(rows, *given)
+        computed.append(weakref.ref(logits))
+        return logits
+
+    def watched(engine: OnnxTextEngine, *given: Any) -> Any:
+        for part in log_probs(engine, *given):
+            computed.append(weakref.ref(part))
+            yield part
+
+    monkeypatch.setattr(onnx_decoder.Rows, "_run", counted)
+    monkeypatch.setattr(OnnxTextEngine, "_log_probs", watched)
+    monkeypatch.setattr(onnx_decoder, "PART", 4)
+    pair[0].score([[5]], [[5 + n % 20 for n in range(40)]])
+    assert len(kept) == 11 and max(kept) <= 2  # the logits of one part, and their logarithms
+
+
 # --- what is left to others ---
 
 
@@ -310,6 +335,6 @@ def test_a_model_is_converted_once(bundle: Bundle, engine: OnnxTextEngine, monke
 
 
 def test_outputs_that_are_not_finite_are_refused(engine: OnnxTextEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnx_decoder.Rows, "read", lambda *_: np.full((1, PIECES), math.nan, np.float32))
+    monkeypatch.setattr(onnx_decoder.Rows, "read", lambda *_: np.full(PIECES, math.nan, np.float32))
     with pytest.raises(Exception, match="no continuation was found"):
         engine.generate([[5, 6]], GREEDY)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from regard.cli import main
+from regard.data.store import Store
 from regard.errors import UserError
 from regard.recipe import load_recipe
 from regard.reproduce import results
@@ -19,8 +23,11 @@ from regard.reproduce.records import append_record, read_records
 from regard.reproduce.results import Variation, load_result, read_result, result_names
 from regard.reproduce.sweep import Row, Running, Sweep
 from regard.reproduce.table3 import compare_rows
+from regard.training.fine_tuning import resolve_recipe
+from regard.training.folder import LOCK, RunFolder, locked
+from regard.training.prepare import adopt_prepared
 from scripts import variations_page
-from tests.commands import fails
+from tests.commands import PATIENCE, fails, fork, wait_until
 from tests.tiny import reversal_pairs, write_pairs, write_recipe
 
 RESULT = """title = "Reversal"
@@ -160,6 +167,73 @@ def test_a_sweep_that_runs_out_of_time_ends_its_rows(data: Path, tmp_path: Path)
     assert spent > 0
     assert not sweep.run(1, seconds=3)
     assert float((tmp_path / "out" / "rows" / "base.seconds").read_text()) > spent + 1
+
+
+@pytest.mark.slow
+def test_the_rows_of_a_sweep_that_is_killed_save_and_end(data: Path, tmp_path: Path) -> None:
+    result, out = load_result("variations"), tmp_path / "out"
+    recipe = result_recipe(result, data, ["train.steps=1000000", "train.save_every=1"])
+    (tmp_path / "recipe.toml").write_text(recipe.to_toml())
+    (tmp_path / "sweep.py").write_text(
+        "from pathlib import Path\n"
+        "from regard.recipe import load_recipe\n"
+        "from regard.reproduce.results import Variation\n"
+        "from regard.reproduce.sweep import Row, Sweep\n"
+        f"row = Row(Variation('base'), load_recipe(Path({str(tmp_path / 'recipe.toml')!r})))\n"
+        f"Sweep(Path({str(out)!r}), [row], print).run(1)\n"
+    )
+    row = RunFolder(out / "rows" / "base")
+    sweep = fork([str(tmp_path / "sweep.py")])
+    wait_until(sweep, lambda: row.is_started)
+    sweep.kill()
+    sweep.wait()
+    try:
+        end = time.monotonic() + PATIENCE
+        while not is_free(row):
+            assert time.monotonic() < end, (out / "rows" / "base.log").read_text()
+            time.sleep(0.01)
+    finally:
+        if not is_free(row):
+            os.kill(int((row.path / LOCK).read_text().split()[1]), signal.SIGKILL)
+    assert "saved; resume with" in (out / "rows" / "base.log").read_text()
+
+
+def is_free(run: RunFolder) -> bool:
+    """Whether nobody trains in it."""
+    try:
+        with locked(run):
+            return True
+    except UserError:
+        return False
+
+
+def test_a_killed_adoption_leaves_nothing_that_looks_complete(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = load_result("variations")
+    recipe = result_recipe(result, data)
+    sweep = Sweep(tmp_path / "out", [Row(result.rows[0], recipe)], print)
+    sweep.prepare()
+    recipe, mine, other = resolve_recipe(recipe), RunFolder(tmp_path / "row"), RunFolder(sweep.prepared)
+    linked: list[str] = []
+
+    class Killed(BaseException):
+        pass
+
+    def link(source: str, target: str) -> None:
+        if linked and Path(source).parent == other.store:
+            raise Killed
+        linked.append(source)
+        os.link(source, target, follow_symlinks=False)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("regard.training.prepare._link", link)
+        patch.setattr("shutil.rmtree", lambda *_, **__: None)  # a killed process removes nothing
+        with pytest.raises(Killed):
+            adopt_prepared(recipe, mine, other)
+    assert mine.tokenizer.is_dir() and not mine.store.exists()
+    adopt_prepared(recipe, mine, other)
+    assert Store.open(mine.store).content == Store.open(other.store).content
 
 
 def test_a_row_that_ctrl_c_ends_before_the_sweep_asks_it_to_has_not_failed(data: Path, tmp_path: Path) -> None:
@@ -307,3 +381,60 @@ def test_the_document_of_variations_has_every_row_and_where_it_comes_from(tmp_pa
     page = write_page(tmp_path, variations, tmp_path)
     for written in (document, page):
         assert f"Not run: {variations[-2].name}; {variations[-1].name}." in written.read_text()
+
+
+LABELS = """task = "classify"
+[data]
+train = "train.tsv*"
+valid = 0.2
+test = "test.tsv*"
+text = "2"
+label = "1"
+header = false
+[tokenizer]
+vocab_size = 300
+[model]
+preset = "tiny"
+encoder_layers = 1
+[train]
+steps = 3
+batch_tokens = 200
+device = "cpu"
+"""
+LABELS_RESULT = """title = "Colours"
+recipe = "../colours.toml"
+root = "text"
+device = "a CPU"
+minutes = 0.1
+where = "example.org"
+[published]
+score = 50
+metric = "accuracy"
+what = "a paper"
+[sha256]
+"test.tsv*" = "{sha256}"
+"""
+
+
+def test_a_classifier_is_reproduced_with_the_score_of_its_test_set(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name, count in (("train", 60), ("test", 20)):
+        lines = (f"{('red', 'blue')[n % 2]}\ta {('rose', 'sky')[n % 2]} of number {n}\n" for n in range(count))
+        (data / "text" / f"{name}.tsv").write_text("".join(lines), encoding="utf-8")
+    (tmp_path / "recipes" / "colours.toml").write_text(LABELS)
+    sha256 = text_hash(data / "text" / "test.tsv")
+    (tmp_path / "recipes" / "reproduce" / "colours.toml").write_text(LABELS_RESULT.format(sha256=sha256))
+    out = tmp_path / "out"
+    assert main(["reproduce", "colours", "--data", str(data), "--out", str(out)]) == 0
+    printed = capfd.readouterr().out
+    assert "1 compared" in printed
+    [record] = read_records(out / "results.jsonl")
+    facts = json.loads((out / "colours" / "run" / "model" / "config.json").read_text(encoding="utf-8"))["facts"]
+    accuracy = facts["test"]["metrics"]["accuracy"]["score"]
+    assert (record["metric"], record["score"]) == ("accuracy", accuracy) and "macro F1" in record["scores"]
+    assert f"published: 50 accuracy (a paper); here {accuracy - 50:+.2f}" in printed
+    assert "bag of words: 100.00 accuracy, trained in" in printed
+    assert "50 accuracy" in (out / "results.html").read_text(encoding="utf-8")
+    refused = fails(capfd, "reproduce", "colours", "--data", str(data), "--set", "data.test=0.1")
+    assert "data.test must name the files" in refused

@@ -67,6 +67,19 @@ def test_tags_are_those_of_the_library(server: Running, folders: dict[str, Path]
     assert server.post("/tag", json={"q": " "}).json()["results"] == [{"words": [], "spans": [], "windows": 0}]
 
 
+def test_a_model_says_whether_it_takes_pairs(tmp_path: Path) -> None:
+    original = encoders.write_model(tmp_path / "original", "BertForSequenceClassification")
+    settings = json.loads((original / "config.json").read_text())
+    old = settings | {"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}
+    (original / "config.json").write_text(json.dumps(old))  # as cross-encoders of sentence-transformers have it
+    bundle = import_model(original, tmp_path / "pairs", compare=False).bundle
+    assert bundle.takes_pairs and "| input | pairs of texts |" in bundle.card
+    with running(model=bundle.folder) as server:
+        refused = server.post("/classify", json={"q": [["the cat", "sat"], "x"]})
+        assert refused.status_code == 400 and "text 2 of 2 must be a pair" in refused.json()["error"]
+        assert server.post("/classify", json={"q": [["the cat", "sat"], ["x", "y"]]}).status_code == 200
+
+
 REFUSED = [
     (
         "/classify",

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from regard.settings import Answer
-from regard.tasks.bag_of_words import STRENGTH, BagOfWords, Vocabulary, WordTags, fit_linear, label_targets
+from regard.tasks.bag_of_words import BagOfWords, Vocabulary, WordTags, label_targets
+from regard.tasks.regression import STRENGTH, fit_linear
 
 TEXTS = [
     "a good film", "good and very good", "what a bad film", "bad bad bad", "the good one", "not so bad", "a fine day",

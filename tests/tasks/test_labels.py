@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ import numpy as np
 import pytest
 import torch
 
+import regard
 from regard.bundle import load_bundle, load_weights
 from regard.cli import main
 from regard.errors import UserError
+from regard.files import write_manifest
 from regard.recipe import load_recipe, recipe_from_dict
 from regard.tasks import TASKS
 from regard.training.fine_tuning import resolve_recipe
@@ -271,7 +274,8 @@ def test_long_texts_are_trained_in_windows_and_said(tmp_path: Path) -> None:
     lines.append(f"food\t{'bread and milk ' * 40}\tsome milk")
     (tmp_path / "train.tsv").write_text("\n".join(lines), encoding="utf-8")
     said = quiet(recipe, tmp_path / "pairs", "data.valid=5", "data.test=0")
-    assert "text: column 2 and column 3" in said and "longer than 32 tokens: the longer text is cut at its end" in said
+    assert "text: column 2 and column 3" in said
+    assert "1 pair (1.8%) longer than 32 tokens: trained in windows, each with the label" in said
 
 
 def test_class_weights_change_the_loss(tmp_path: Path) -> None:
@@ -309,10 +313,18 @@ def test_what_is_no_table_with_labels_is_refused(tmp_path: Path, capfd: pytest.C
     (tmp_path / "pairs.tsv").write_text("".join(f"a sentence {n}\tein Satz {n}\n" for n in range(30)), encoding="utf-8")
     assert "must be labels, which most rows share" in fails(capfd, "train", str(tmp_path / "pairs.tsv"))
     (tmp_path / "one.tsv").write_text("x\ta text\nx\tanother\n", encoding="utf-8")
-    assert "must have at least two different labels, but has 1 (x)" in fails(capfd, "train", str(tmp_path / "one.tsv"))
+    assert "must have at least two different labels, but has only one (x)" in fails(
+        capfd, "train", str(tmp_path / "one.tsv")
+    )
     (tmp_path / "alone.tsv").write_text("only text\nmore text\n", encoding="utf-8")
     assert "must have a label and a text with a tab between them" in fails(capfd, "train", str(tmp_path / "alone.tsv"))
     write_data(tmp_path, "classify")
+    (tmp_path / "empty.tsv").write_text("\tno label\n", encoding="utf-8")
+    for name in ("valid", "test"):
+        options = [f"--{name}", str(tmp_path / "empty.tsv"), "--out", str(tmp_path / name), "--steps", "1"]
+        assert main(["train", str(tmp_path / "train.tsv"), *options]) == 2
+        said = capfd.readouterr().err
+        assert f"data.{name} must have at least one text, but {tmp_path / 'empty.tsv'} has none" in said
     (tmp_path / "test.tsv").write_text("fruit\tan apple\n", encoding="utf-8")
     command = [
         "train",
@@ -324,6 +336,68 @@ def test_what_is_no_table_with_labels_is_refused(tmp_path: Path, capfd: pytest.C
     ]
     assert main([*command, "--steps", "1"]) == 2
     assert "test.tsv, line 1: the label 'fruit' is not one of the 3 labels" in capfd.readouterr().err
+
+
+def write_pairs(folder: Path) -> Path:
+    lines = "".join(f"{label}\t{text}\t{text} {label}\n" for label, text in texts(60, 1))
+    (folder / "pairs.tsv").write_text("label\ttext1\ttext2\n" + lines, encoding="utf-8")
+    return folder / "pairs.tsv"
+
+
+def test_a_bundle_says_whether_it_takes_pairs(runs: Runs, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    single, pairs, table = runs["classify"][1], tmp_path / "run", write_pairs(tmp_path)
+    assert main(["train", str(table), "--out", str(pairs), "--steps", "2", "--device", "cpu", "--init", ""]) == 0
+    assert [load_bundle(folder / "model").takes_pairs for folder in (single, pairs)] == [False, True]
+    capfd.readouterr()
+
+    # A tab is a space for a model of single texts, as it was in training, and separates the texts of a pair for the other.
+    given = ["pear\tapple", "pear apple", "pear\napple"]
+    assert len({str(one.probabilities) for one in regard.load(single).classify(given)}) == 1
+    assert main(["classify", "-m", str(single), "--json", *given[:2]]) == 0
+    captured = capfd.readouterr()
+    assert "note: tabs in 1 text are read as spaces; regard evaluate scores a table with labels" in captured.err
+    one, other = json.loads(captured.out)
+    assert one["probabilities"] == other["probabilities"] and one["text"] == given[0]
+    assert main(["classify", "-m", str(pairs), "--json", "pear\tapple", ""]) == 0
+    [one, empty] = json.loads(capfd.readouterr().out)
+    found = regard.load(pairs).classify(("pear", "apple"))
+    assert one["labels"] == [found.label] and empty["labels"] == []
+
+    wrong = {"text 1 of 2 must be a pair": ["x", "a\tb"], "with one tab between them, but has 2 tabs": ["food\tx\ty"]}
+    for message, texts_given in wrong.items():
+        assert message in fails(capfd, "classify", "-m", str(pairs), *texts_given)
+    with pytest.raises(UserError, match="the text must be a single text, since this model was trained on single texts"):
+        regard.load(single).classify(("pear", "apple"))
+    assert "must have two columns of text" in fails(
+        capfd, "evaluate", "-m", str(pairs), str(single.parent / "test.tsv")
+    )
+    assert "must have one column of text" in fails(capfd, "evaluate", "-m", str(single), str(table))
+    # What is made from a bundle says the same.
+    for verb in (
+        ["average", str(pairs), "-o"],
+        ["export", "-m", str(pairs), "--to", "bundle", "--weights", "int8", "-o"],
+    ):
+        assert main([*verb, str(tmp_path / verb[0])]) == 0
+        assert load_bundle(tmp_path / verb[0]).takes_pairs is True
+
+
+def test_a_bundle_that_does_not_say_takes_both(runs: Runs, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(runs["classify"][1] / "model", tmp_path / "old")
+    settings = json.loads((tmp_path / "old" / "config.json").read_text())
+    assert settings.pop("takes_pairs") is False
+
+    def write(settings: dict[str, Any]) -> None:
+        (tmp_path / "old" / "config.json").write_text(json.dumps(settings))
+        write_manifest(tmp_path / "old", format=3)
+
+    write(settings)
+    assert load_bundle(tmp_path / "old").takes_pairs is None
+    assert main(["classify", "-m", str(tmp_path / "old"), "--json", "pear\tapple"]) == 0
+    [found] = json.loads(capfd.readouterr().out)
+    pair = regard.load(tmp_path / "old").classify(("pear", "apple"))
+    assert found["probabilities"] == pytest.approx({pair.label: pair.probabilities[pair.label]})
+    write(settings | {"takes_pairs": "yes"})
+    assert "takes_pairs must be true or false, but is 'yes'" in fails(capfd, "info", str(tmp_path / "old"))
 
 
 @each_task

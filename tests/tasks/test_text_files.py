@@ -320,6 +320,15 @@ def test_the_choice_is_said(tmp_path: Path, quick: None) -> None:
     assert not any("small" in line or "target" in line for line in lines)
 
 
+def test_files_of_a_folder_that_are_left_out_are_counted(tmp_path: Path, quick: None) -> None:
+    (tmp_path / ".git").mkdir()
+    for name in ("one.txt", "two.md", "cover.png", "story.docx", ".hidden.png", ".git/config"):
+        (tmp_path / name).write_text(verse(400))
+    choice = choose_recipe("generate", [tmp_path], ["train.device=cpu"])
+    first = choice.describe(is_dry_run=True)[0]
+    assert "2 documents" in first and first.endswith(" kB (2 other files left out), a language model")
+
+
 def test_too_many_epochs_of_little_text_are_said() -> None:
     recipe = recipe_from_dict({"task": "generate", "data": {"train": "x", "valid": 0.1}, "train": {"minutes": 2}})
     prospect = Prospect(recipe, 1, 40, 9_000.0, 27_000.0, (), False, "--init")
@@ -392,12 +401,15 @@ def test_a_model_that_learnt_nothing_is_not_to_be_tried(
     tmp_path: Path, quick: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "poem.txt"
-    path.write_text(verse(200))
     sets = options(*TINY, "train.device=cpu", "train.batch_tokens=320", "train.lr=1e-6")
-    assert main(["train", str(path), "-o", str(tmp_path / "run"), "--steps", "10", *sets]) == 0
-    said = capfd.readouterr().err
-    assert "no better than guessing by how often each token occurs" in said and "try it" not in said
-    assert "--steps" in said.split("--resume")[1]
+    for lines in (200, 2_500):
+        path.write_text(verse(lines))
+        assert main(["train", str(path), "-o", str(tmp_path / str(lines)), "--steps", "10", *sets]) == 0
+        said = capfd.readouterr().err
+        assert "no better than guessing by how often each token occurs" in said and "try it" not in said
+        # More time for little text would only teach it by heart.
+        assert ("get more text, or start from a trained model" in said) == (lines == 200)
+        assert ("--resume --steps" in said) == (lines == 2_500)
 
 
 def test_the_bound_of_guessing_is_the_entropy_of_the_tokens(tmp_path: Path) -> None:

@@ -28,7 +28,8 @@ from regard.training.folder import RunFolder
 from regard.training.loop import RunState, Trainer
 from regard.training.metrics import read_metrics
 from regard.training.run import resolve_on_first, train
-from tests.tiny import make_bundle, reversal_pairs, save_model, write_pairs, write_recipe
+from tests.build import HEADS, build, tiny_config
+from tests.tiny import make_bundle, reversal_pairs, save_encoder, save_model, write_pairs, write_recipe
 from tests.training.runs import Listener, damage, quiet
 
 
@@ -123,6 +124,29 @@ def test_a_new_piece_starts_as_the_mean_of_what_it_was_written_with(tmp_path: Pa
             text = wider.pieces([number])[0].replace("▁", " ")
             ids = tokenizer.encode_parts([tokenizer.span_ids[0], text])[1:]
             torch.testing.assert_close(after[number], before[ids].mean(dim=0))
+
+
+@pytest.mark.parametrize(("before", "after"), [("mean", "tanh-first"), ("tanh-first", "mean"), ("mean", "first")])
+def test_a_head_that_pools_in_another_way_is_new(before: str, after: str, tmp_path: Path) -> None:
+    """The old matrix was made for other vectors; BERT's pooler may not even be there."""
+    models = [
+        build(
+            tiny_config(
+                vocab_size=345, **{**HEADS["classes"], "head": {**HEADS["classes"]["head"], "pooling": pooling}}
+            ),
+            seed,
+        )
+        for seed, pooling in ((1, before), (2, after))
+    ]
+    bundle = save_encoder(tmp_path / "bundle", models[0])
+    first, own = (model.state_dict() for model in models)
+    fresh = {name: tensor.clone() for name, tensor in own.items()}
+    recipe = SimpleNamespace(
+        train=SimpleNamespace(init=str(bundle.folder)), settings=SimpleNamespace(has_own_head=True)
+    )
+    load_init_weights(cast(Any, recipe), models[1], bundle.tokenizer)
+    for name, tensor in models[1].state_dict().items():
+        assert torch.equal(tensor, (fresh if name.startswith("head.") else first)[name]), name
 
 
 def recipe_from(bundle: Bundle, folder: Path) -> Recipe:
@@ -304,7 +328,7 @@ def test_a_recipe_that_is_written_names_a_built_in_model_by_its_name(tmp_path: P
     (tmp_path / "recipe" / "en-de").mkdir()  # is not meant
     (tmp_path / "recipe" / "written.toml").write_text(recipe.to_toml())
     assert load_recipe(tmp_path / "recipe" / "written.toml") == recipe
-    with pytest.raises(UserError, match="must name one of the built-in models en-de, de-en, but names 'xx'"):
+    with pytest.raises(UserError, match="must name one of the built-in models en-de, de-en, minilm, but names 'xx'"):
         load_recipe(tmp_path / "recipe" / "written.toml", ["train.init=builtin:xx"])
 
 

@@ -87,11 +87,27 @@ def test_report_shows_scores_curves_samples_settings_and_facts(tmp_path: Path) -
     for expected in ("en → de", "27.3", "44.4", "1.234", "3,500", "3 min 20 s", "flickr", "Vocabulary fitted"):
         assert expected in page, expected
     assert page.count("<svg") == 4
+    assert "smoothed labels" in page
+    plain = [one | {"nll": one["loss"]} if one["kind"] == "train" else one for one in whole_run()]
+    assert "smoothed labels" not in page_of(tmp_path, plain)  # the same curve is not drawn twice
     assert "nrefs:1|<wbr>bs:20|<wbr>seed:12345|<wbr>case:mixed" in page
     assert "a.{en,de}, { path = b.tsv, weight = 2.0 }" in page
     assert "<dt>duplicates</dt><dd>457</dd>" in page
     assert "<dt>compile</dt><dd>false</dd>" in page
     assert "prefers-color-scheme: dark" in page and "width=device-width" in page
+
+
+def test_the_report_of_a_classifier_names_its_labels_and_lets_them_wrap(tmp_path: Path) -> None:
+    labels = ["card_arrival", "age_limit"]
+    mistake = {"text": "where is it?", "label": labels[0], "answer": labels[1], "probability": 0.9}
+    examined = {"kind": "examined", "set": "test", "labels": labels, "matrix": [[7, 1], [0, 8]], "mistakes": [mistake]}
+    recipe = {"task": "classify", "model": {"head": {"kind": "classes", "labels": labels}}}
+    page = write_report(tmp_path, recipe, [examined], {}).read_text("utf-8")
+    assert "<p>classify, 2 labels · " in page and "card_<wbr>arrival" in page
+    assert (
+        'style="--share:52%">7</td>' in page and 'style="--share:60%">8</td>' in page
+    )  # of the row's total, still readable
+    assert '<div class="matrix">' in page
 
 
 def test_translation_stands_once_for_each_change_with_its_right_words_marked(tmp_path: Path) -> None:

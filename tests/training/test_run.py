@@ -13,7 +13,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -168,6 +168,13 @@ def test_regard_average_makes_a_bundle_of_an_unfinished_run(tmp_path: Path, caps
     assert (
         f"{run}: averages 6 checkpoints, not 50: the run keeps no more (train.average = 5)" in capsys.readouterr().err
     )
+    for checkpoint in list_checkpoints(run / "checkpoints")[:4]:
+        shutil.rmtree(checkpoint)
+    (tmp_path / "recipe" / "valid.src").unlink()
+    assert main(["average", str(run), "--last", "3", "-o", str(tmp_path / "few")]) == 0
+    said = capsys.readouterr().err
+    assert f"{run}: averages 2 checkpoints, not 3: the run has no more yet" in said
+    assert "nothing is measured on the validation set: " in said and "valid.src" in said
     assert main(["translate", "-m", str(tmp_path / "bundle"), "--device", "cpu", "a b"]) == 0
     assert main(["average", str(run), "-o", str(tmp_path / "bundle")]) == 2
     assert "already exists" in capsys.readouterr().err
@@ -247,6 +254,15 @@ def test_a_budget_that_preparing_uses_up_is_said_to_be_too_small(
     assert re.search(r"recipe.toml --out \S+run --resume --minutes [1-9]\d*$", command), said
     assert main([*shlex.split(command)[:-2], "--steps", "2"]) == 0
     assert (tmp_path / "run" / "model" / "config.json").is_file()
+
+
+def test_only_the_first_signal_is_answered() -> None:
+    said: list[str] = []
+    display, ranks = SimpleNamespace(stopping=said.append), SimpleNamespace(size=1)
+    trainer = cast(Any, SimpleNamespace(stop_requested=False, saved_step=3, display=display, ranks=ranks))
+    for _ in range(3):
+        Trainer._request_stop(trainer)
+    assert trainer.stop_requested and len(said) == 1
 
 
 def test_a_second_process_is_kept_out_of_the_folder(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ import pytest
 import regard
 from regard.bundle import Bundle, load_bundle
 from regard.cli import main
+from regard.data.windows import cut_windows
 from regard.errors import UserError
 from regard.export import export
 from regard.importing.transformers import import_model
-from regard.understanding.windows import cut_windows
 from tests import encoders
 
 TEXTS = ["The cat sat on the mat.", "x", "Der Hund schläft nicht, sagte sie.", "Who is there?"]
@@ -107,10 +107,10 @@ def test_windows_are_cut_where_a_word_begins(model: tuple[Path, Bundle]) -> None
     ids = tokenizer.encode("The cats were sitting on the mat. " * 9)
     assert not all(piece.startswith("\u2581") for piece in tokenizer.pieces(ids))
     for room in (14, 22):
-        windows = cut_windows(ids, room, tokenizer)
+        windows = [ids[start:stop] for start, stop in cut_windows(ids, room, tokenizer)]
         assert [i for one in windows for i in one] == ids and max(map(len, windows)) <= room
         assert all(tokenizer.pieces(one[:1])[0].startswith("\u2581") for one in windows)
-    assert cut_windows(ids[:5], 5, tokenizer) == [ids[:5]]
+    assert cut_windows(ids[:5], 5, tokenizer) == [(0, 5)] and cut_windows([], 5, tokenizer) == [(0, 0)]
 
 
 def test_exported_folders_come_back_the_same(model: tuple[Path, Bundle], tmp_path: Path) -> None:
@@ -202,6 +202,24 @@ def test_mistakes_of_the_command_are_one_line(
         assert main(["embed", *arguments]) == 2
         said = capsys.readouterr().err
         assert said.count("\n") == 1 and message.replace("\\", "") in said
+
+
+def test_a_file_that_cannot_be_written_is_named(
+    model: tuple[Path, Bundle], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "vectors.npy"
+    command = ["embed", "a", "-m", str(model[1].folder), "--to", str(out)]
+
+    def refuse(path: Path, data: bytes) -> int:  # root, who may run tests, can write everywhere
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_bytes", refuse)
+        assert main(command) == 1
+    assert capsys.readouterr().err == f"regard: {out}: Permission denied\n"
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != tmp_path)
+    assert main(command) == 2
+    assert f"{out}: cannot be written, since the folder {tmp_path} is read-only" in capsys.readouterr().err
 
 
 def test_parquet_has_texts_and_vectors(model: tuple[Path, Bundle], tmp_path: Path) -> None:

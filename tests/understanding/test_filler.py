@@ -66,7 +66,7 @@ def test_a_piece_that_continues_a_word_joins_it(models: tuple[Path, Model, str])
         next(
             i
             for i, piece in enumerate(pieces)
-            if filler._is_text[i] and piece.startswith("\u2581") == begins and piece.strip("\u2581").isalpha()
+            if filler.is_text[i] and piece.startswith("\u2581") == begins and piece.strip("\u2581").isalpha()
         )
         for begins in (False, True)
     )
@@ -120,13 +120,18 @@ def test_a_model_trained_here_fills_too(tmp_path: Path) -> None:
     filled = loaded.fill("a ___ c")
     assert not isinstance(filled, list) and len(filled.blanks[0]) == 5
     assert loaded.fill("a [MASK] c") == filled
-    ids = loaded.filler.read("a ___ c").inputs[0].ids
-    assert list(ids) == [
-        *tokenizer.encode("a "),
-        tokenizer.mask_id,
-        *tokenizer.encode(" c", at_start=False),
-        tokenizer.eos_id,
-    ]
+    # As in training, where a mask takes the place of pieces such as "\u2581b", whose space is their own.
+    a, b, c = tokenizer.encode("a b c")
+    for text, ids in {
+        "a ___ c": [a, -1, c],
+        "___ b c": [-1, b, c],
+        "___ ___ c": [-1, -1, c],
+        "a b ___": [a, b, -1],
+    }.items():
+        wanted = [tokenizer.mask_id if i < 0 else i for i in ids]
+        assert list(loaded.filler.read(text).inputs[0].ids) == [*wanted, tokenizer.eos_id]
+    joined = loaded.filler.read("a ___.").inputs[0].ids
+    assert list(joined) == [a, tokenizer.mask_id, *tokenizer.encode(".", at_start=False), tokenizer.eos_id]
 
 
 def test_the_command(models: tuple[Path, Model, str], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -167,6 +167,32 @@ def test_an_interrupted_run_continues(
     np.testing.assert_allclose(np.array(index.vectors), np.array(whole.vectors), atol=1e-6)
 
 
+def test_indexes_inside_the_folder_are_no_documents(
+    folder: Path, model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, below = folder / "mine", folder / "below.index"
+    update_index(folder / "below", below, model.embedder)  # an index of a part of the folder
+    real = model.embedder.embed
+
+    def embed(texts: Sequence[str], *more: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(model.embedder, "embed", embed)
+    with pytest.raises(Interrupted):
+        update_index(folder, out, model.embedder)
+    assert (folder / "mine.partial" / "settings.json").is_file()
+    monkeypatch.setattr(model.embedder, "embed", real)
+    elsewhere, changes = update_index(folder, tmp_path / "other", model.embedder)
+    assert {one.path for one in elsewhere.documents} == {"a.txt", "b.md", "below/c.html", "rows.csv"}
+    assert changes.skipped == [str(folder / "photo.jpg")]
+    inside, _ = update_index(folder, out, model.embedder)
+    assert rows(inside) == rows(elsewhere)
+    again, changes = update_index(folder, out, model.embedder)
+    assert not changes.any and len(again) == len(inside)
+    with pytest.raises(UserError, match="must be a folder of documents, but is an index; search it"):
+        update_index(out, tmp_path / "third", model.embedder)
+
+
 def test_a_name_that_is_no_utf8_is_indexed_and_found(
     model: Model, bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -226,7 +252,7 @@ def test_another_model_a_damaged_index_and_an_empty_folder_are_one_line(
 ) -> None:
     out, named = tmp_path / "index", ("-m", str(bundle.folder), "--engine", "torch")
     assert main(["embed", str(folder), "--index", str(out), *named]) == 0
-    assert capsys.readouterr().out == f"{out}: 4 documents, 5 passages (4 added; 1 files of other kinds left out)\n"
+    assert capsys.readouterr().out == f"{out}: 4 documents, 5 passages (4 added; 1 file of other kinds left out)\n"
     other = encoders.vector_model(tmp_path / "other", max_length=30)[1]
     (tmp_path / "empty").mkdir()
     shutil.copytree(out, tmp_path / "spoilt")
@@ -238,10 +264,10 @@ def test_another_model_a_damaged_index_and_an_empty_folder_are_one_line(
         (["search", str(out), "a", "-m", str(other.folder)], "was made with the model"),
         (["embed", str(folder), "--index", str(out), "-m", str(other.folder)], "was made with the model"),
         (["search", str(tmp_path / "spoilt"), "a"], "vectors.npy: differs from what manifest.json says"),
-        (["search", str(tmp_path / "none"), "a"], "there is no such folder; make one: regard embed FOLDER"),
-        (["search", str(folder), "a"], "must be an index, but has no index.json"),
+        (["search", str(tmp_path / "none"), "a"], "there is no such folder; make an index: regard embed FOLDER"),
+        (["search", str(folder), "a"], f"must be an index, but has no index.json; make one: regard embed {folder}"),
+        (["search", str(out), "a", "-k", "0"], "-k must be at least 1, but is 0"),
         (["search", str(out), " "], "a query must have text"),
-        (["search", str(out), "a", "-k", "0"], "k must be"),
         (["embed", str(tmp_path / "empty"), *named], "has no documents; their names end in one of .txt"),
         (["embed", str(tmp_path / "elsewhere"), "--index", str(out), *named], "is the index of"),
         (["embed", str(folder), "--index", str(out), "--passage-tokens", "9", *named], "must be the same, but is 9"),

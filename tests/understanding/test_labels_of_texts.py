@@ -16,10 +16,14 @@ import torch
 import regard
 from regard.bundle import Bundle
 from regard.cli import main
+from regard.data.labelled import BETWEEN, TableCorpus, encode_labelled
+from regard.data.labelled_batch import LabelledTexts
+from regard.data.store import store_in_memory
+from regard.data.windows import pair_windows
 from regard.errors import UserError
 from regard.importing.transformers import import_model
 from regard.understanding.answers import find_spans, join_windows, log_softmax
-from regard.understanding.classifier import frame_windows, pair_windows
+from regard.understanding.classifier import frame_windows
 from regard.understanding.tagger import cut_words
 from tests.commands import fails
 
@@ -114,9 +118,25 @@ def test_a_long_text_is_read_in_windows(imported: tuple[str, Any, Any, Bundle]) 
     assert model.classify("").labels == () and model.classify("").windows == 0
 
 
-def test_windows_cover_everything() -> None:
+def test_training_cuts_long_texts_as_the_classifier_does(imported: tuple[str, Any, Any, Bundle]) -> None:
+    tokenizer, long = imported[3].tokenizer, "the cat was sitting. " * 20
+    records: list[str | tuple[str, str]] = [long, "the cat", (long, "a b"), ("a b", long), (long, long), ("a", "b")]
+    texts = [(one if isinstance(one, str) else BETWEEN.join(one), "0") for one in records]
+    store = store_in_memory(texts, tokenizer, encode_labelled, TableCorpus.columns)
+    labelled = LabelledTexts(store, tokenizer, 24, "one", 2)
+    for number, one in enumerate(records):
+        windows = [place for place, window in enumerate(labelled.windows) if window.record == number]
+        framed = [labelled.framed(place)[:2] for place in windows]
+        assert framed == [(list(ids), list(types)) for ids, types in frame_windows(tokenizer, one, 24)]
+        assert [len(ids) for ids, _ in framed] == labelled.costs[windows].tolist()
+    assert labelled.num_windowed == 4
+
+
+def test_windows_cover_everything(imported: tuple[str, Any, Any, Bundle]) -> None:
+    tokenizer = imported[3].tokenizer
+    ids = tokenizer.encode("the cat was sitting. " * 20)
     for first, second, room in ((3, 50, 10), (50, 3, 10), (30, 40, 11), (4, 4, 8)):
-        pairs = pair_windows(first, second, room)
+        pairs = pair_windows(ids[:first], ids[:second], room, tokenizer)
         for side, size in ((0, first), (1, second)):
             assert {n for pair in pairs for n in range(*pair[side])} == set(range(size))
         assert all(a[1] - a[0] + b[1] - b[0] <= room for a, b in pairs)
@@ -148,6 +168,8 @@ def test_the_verbs_print_labels_and_tags(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"the cat\nx\n")))
     assert main([verb, "-m", folder]) == 0
     assert capfd.readouterr().out == by_argument
+    said = fails(capfd, verb, "-m", folder, "the cat", str(tmp_path / "in.txt"))
+    assert f"in.txt is a file; -i {tmp_path / 'in.txt'} reads the texts in it" in said
     assert main([verb, "-m", folder, "--json", "the cat " * 30]) == 0
     captured = capfd.readouterr()
     [document] = json.loads(captured.out)
@@ -204,8 +226,8 @@ def test_models_of_other_tasks_are_refused(
     kind, _, _, bundle = imported
     other = "classify" if kind == "tags" else "tag"
     assert f"must be a model for the task {other}" in fails(capfd, other, "-m", str(bundle.folder), "x")
-    with pytest.raises(UserError, match="engine onnxruntime is for language models"):
-        regard.load(bundle.folder, engine="onnxruntime")
+    with pytest.raises(UserError, match="engine torch-int8 is for language models"):
+        regard.load(bundle.folder, engine="torch-int8")
     wrong: Any = [3]
     model = regard.load(bundle.folder)
     with pytest.raises(TypeError, match=r"must be"):

@@ -261,8 +261,8 @@ def test_options_say_what_they_mean() -> None:
     [
         ({"temperature": -1}, "temperature must not be negative"),
         ({"temperature": math.nan}, "temperature must be a finite number"),
-        ({"beam": 3, "top_k": 5}, "top_k is for sampling"),
-        ({"temperature": 0, "top_p": 0.5}, "top_p is for sampling"),
+        ({"beam": 3, "top_k": 5}, "top_k is for samples"),
+        ({"temperature": 0, "top_p": 0.5}, "top_p is for samples"),
         ({"temperature": 0, "n": 2}, "n must be 1"),
         ({"alpha": 1.0}, "alpha needs a beam"),
         ({"beam": 0}, "beam must be"),
@@ -331,8 +331,11 @@ def test_the_command_reads_files(
 def test_the_command_refuses_in_one_line(imported: tuple[Path, Path], capfd: pytest.CaptureFixture[str]) -> None:
     bundle = str(imported[1])
     assert "generate needs -m MODEL" in fails(capfd, "generate", "a")
-    assert "--top-k is for sampling" in fails(capfd, "generate", "a", "-m", bundle, "--beam", "2", "--top-k", "3")
+    assert "--top-k is for samples" in fails(capfd, "generate", "a", "-m", bundle, "--beam", "2", "--top-k", "3")
     assert "--max-tokens must be at least 1" in fails(capfd, "generate", "a", "-m", bundle, "--max-tokens", "0")
+    assert "regard: -n must be at least 1" in fails(capfd, "generate", "a", "-m", bundle, "-n", "0")
+    draws_none = "--temperature is for samples, but a beam search draws none"
+    assert draws_none in fails(capfd, "generate", "a", "-m", bundle, "--beam", "2", "--temperature", "0.5")
     assert "but got both" in fails(capfd, "generate", "a", "-m", bundle, "-i", "file.txt")
     assert "add --json" in fails(capfd, "generate", "a", "-m", bundle, "--log-probs")
     assert "must be a model for the task generate" in fails(capfd, "generate", "a", "-m", "en-de")

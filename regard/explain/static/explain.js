@@ -178,26 +178,36 @@ function beforeWord(line, span) {
   return texts.slice(0, texts.indexOf(span)).map((node) => node.textContent).join("");
 }
 
-// Place the words at their positions in the text, to keep its own spaces; if one is not found, join all with spaces.
+// Text as words are looked for in it, character by character: small letters without accents, as some tokenizers write words.
+const folded = (text) => Array.from({ length: text.length }, (_, i) => {
+  const plain = text[i].normalize("NFD").replace(/\p{M}/gu, "").toLowerCase();
+  return plain.length === 1 ? plain : text[i];
+}).join("");
+
+// Place the words at their positions in the text, to keep its own spaces and capitals; if one is not found, join all with spaces.
 function fill(line, spans, text) {
   let at = 0;
-  const parts = [];
+  const parts = [], whole = folded(text), found = [];
   for (const span of spans) {
-    const place = text.indexOf(span.textContent, at);
+    const place = whole.indexOf(folded(span.textContent), at);
     if (place < 0) { spans.forEach((one, i) => line.append(i ? " " : "", one)); return; }
+    const end = place + span.textContent.length;
     parts.push(text.slice(at, place), span);
-    at = place + span.textContent.length;
+    found.push([span, text.slice(place, end)]);
+    at = end;
   }
+  found.forEach(([span, own]) => { span.textContent = own; });
   line.append(...parts, text.slice(at));
 }
 
 // --- attention ---
 
-function attention(data) {
-  const own = section("attention", "Attention", "Which word looks at which, in every layer and head. A line is as strong as its weight, " +
+// `data.lead` says in one sentence what looks at what, where the data is of no translation.
+function attention(data, id = "attention", title = "Attention") {
+  const own = section(id, title, "Which word looks at which, in every layer and head. A line is as strong as its weight, " +
     "and each head has its own colour. Point at a word to see its links, click to keep them; the arrow keys move between words.");
   const kinds = Object.keys(KINDS).filter((kind) => data.attention[kind]); // a language model has only the decoder's
-  const isText = !data.source;
+  const isText = !data.source; // of a language model
   const words = (data.source ?? data.decoder_input).words;
   const state = { kind: kinds[0], layer: 0, heads: new Set(), averaged: false, view: "lines", unit: "words", over: null, pinned: null };
   const layersOf = () => data.attention[state.kind];
@@ -214,7 +224,7 @@ function attention(data) {
   const overview = element("div", { class: "heads" });
   const status = element("p", { class: "said", "aria-live": "polite" });
   const left = element("div", {}, explained, stage, status);
-  const many = data.model.num_heads > 5 ? " many" : "";
+  const many = data.model.num_heads > 5 ? ` many${data.model.num_heads > 10 ? " most" : ""}` : "";
   own.append(element("div", { class: "card" }, controls, element("div", { class: `attention${many}` }, left, overview)));
 
   const sides = () => {
@@ -265,7 +275,7 @@ function attention(data) {
   function drawAll() { drawStage(); drawOverview(); }
 
   function drawStage() {
-    explained.textContent = isText ? "Each word looks at itself and the words before it." : KINDS[state.kind][1];
+    explained.textContent = data.lead ?? (isText ? "Each word looks at itself and the words before it." : KINDS[state.kind][1]);
     if (state.view === "matrix") drawMatrix(); else drawLines();
     showStatus();
   }
@@ -298,7 +308,7 @@ function attention(data) {
     }
     const paint = () => paintLines({ names, links, strips, rows, width, room, rowHeight, y });
     listen(rows, paint);
-    const under = element("div", { class: "ends", "aria-hidden": "true" }, element("span", {}, isText ? "word" : KINDS[state.kind][2]), element("span", {}, KINDS[state.kind][3]));
+    const under = element("div", { class: "ends", "aria-hidden": "true" }, element("span", {}, isText || data.lead ? "word" : KINDS[state.kind][2]), element("span", {}, KINDS[state.kind][3]));
     stage.className = "";
     stage.replaceChildren(under, svg);
     paint();
@@ -455,7 +465,8 @@ function attention(data) {
 
 // --- matrices: rows attend to columns ---
 
-function matrix({ rows, columns, values, colour, status, label, width: free, links = [], scale = 1, extra = null, tallest = "" }) {
+function matrix({ rows, columns, values, colour, status, label, width: free, links = [], scale = 1, extra = null, tallest = "",
+  format = percent, shade = (weight) => [colour, weight * scale] }) {
   const size = 13;
   const heads = extra ? [...columns, extra] : columns;
   const room = Math.min(free < 500 ? 86 : 150, Math.max(...rows.map((text) => widthOf(text, size))) + 14);
@@ -470,7 +481,7 @@ function matrix({ rows, columns, values, colour, status, label, width: free, lin
     current?.classList.remove("on");
     current = cells[q]?.[k] ?? null;
     current?.classList.add("on");
-    if (current) status.replaceChildren(element("b", {}, quoted(rows[q])), ` → ${quoted(heads[k])} ${percent(values[q][k])}`);
+    if (current) status.replaceChildren(element("b", {}, quoted(rows[q])), ` → ${quoted(heads[k])} ${format(values[q][k])}`);
   };
   let at = [0, 0];
   svg.addEventListener("focus", () => point(...at));
@@ -488,8 +499,8 @@ function matrix({ rows, columns, values, colour, status, label, width: free, lin
     svg.append(svgElement("text", { x: room - 8, y: top + (q + 0.5) * cell, "text-anchor": "end" }, clipped(text, room - 10, size)));
     values[q].forEach((weight, k) => {
       const rect = svgElement("rect", { class: "cell", x: room + k * cell + gap(k), y: top + q * cell, width: cell, height: cell, rx: 3,
-        "fill-opacity": Math.min(1, weight * scale).toFixed(3) });
-      rect.style.fill = colour;
+        "fill-opacity": Math.min(1, shade(weight)[1]).toFixed(3) });
+      rect.style.fill = shade(weight)[0];
       rect.addEventListener("mouseenter", () => point(q, k));
       rect.addEventListener("mouseleave", () => point(-1, -1));
       cells[q].push(rect);
@@ -707,7 +718,8 @@ function show(place, data, force = null, edit = null) {
   document.title = `${data.text} · Regard`;
 }
 
-globalThis.regardExplain = { show, attention, element, svgElement, percent, quoted, roving, widthOf };
+globalThis.regardExplain = { show, attention, element, fill, matrix, number, percent, quoted, roving, section, segments, svgElement, visible, widthOf };
 const embedded = document.getElementById("explanation");
-if (embedded) show(document.getElementById("explain"), JSON.parse(embedded.textContent));
+const page = embedded && JSON.parse(embedded.textContent);
+if (page && !page.readings) show(document.getElementById("explain"), page); // explain_encoder.js draws those of encoders
 })();

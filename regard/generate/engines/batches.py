@@ -92,9 +92,11 @@ def length_limit(
 
 
 def _room(prompt: int, least: int, most: int) -> int:
-    """How many tokens may follow a prompt of so many, if a text has at most `most`; at least 1, and `least`."""
+    """How many tokens may follow a prompt of this many, if a text has at most `most`; at least 1, and `least`."""
     if prompt >= most:
-        raise InputError(f"a prompt must have fewer than {most:,} tokens, the limit of this model, but has {prompt:,}")
+        raise InputError(
+            f"a prompt must have fewer than {most:,} tokens, the limit of this model, but has {prompt:,}; shorten it"
+        )
     if prompt + least > most:
         raise InputError(
             f"a prompt with the prefix and phrases that follow must have at most {most:,} tokens, the limit of this model, but "

@@ -1,18 +1,18 @@
 """The engine for language models on CPUs: CTranslate2, without torch.
 
 It finds what Regard's own search finds (`search/`), greedily and with beams, and draws samples from the same distribution. It
-computes in int8, unless fp32 is asked for.
+computes in int8, or in fp32 on request.
 
-- A prompt's text does not depend on what else is asked for. In int8 the prompts of one length are computed together, since sums of
+- A prompt's text does not depend on the other prompts. In int8, prompts of the same length are computed together, since sums of
   integers are exact. In fp32 the order of a sum depends on the number of rows, so each prompt is computed alone.
-- CTranslate2 seeds its random numbers when a worker first draws one. So samples of a prompt come from a worker that is made for
-  them, seeded with `seed` and the prompt. They are others than those of the torch engine.
-- Rules about repetition count the prompt, except its first token. It is then read token by token, slower than otherwise.
-- CTranslate2 masks forbidden tokens before the softmax, Regard after it: log-probabilities are computed again where it matters,
+- CTranslate2 seeds its random numbers when a worker first draws one. So the samples of a prompt come from a worker of their own,
+  seeded with `seed` and the prompt. They differ from those of the torch engine.
+- Rules about repetition count the prompt, except its first token. The prompt is then read token by token, which is slower.
+- CTranslate2 masks forbidden tokens before the softmax, Regard after it: log-probabilities are computed again where that matters,
   except under a repetition penalty.
-- What it cannot do is left to torch: `min_p`, `max_repeat`, groups, rules about repetition with a beam, a choice of tokens in a
-  prefix, phrases that a search missed.
-- A beam goes on to its limit where a text is complete before (`Constraints.ends`): whoever asked cuts it there.
+- Left to torch: `min_p`, `max_repeat`, groups, rules about repetition with a beam, a choice of tokens in a prefix, phrases that a
+  search missed.
+- With a beam, a text that is complete early (`Constraints.ends`) is still searched to its limit; the caller cuts it.
 
 `tests/generate/test_ctranslate2_text.py` compares it with torch's engine.
 """
@@ -51,21 +51,21 @@ from regard.generate.search.constrained import constrained_search
 from regard.generate.search.seeds import sentence_rng
 from regard.parallel.processes import own_threads
 
-_BATCH = 32  # prompts of a batch
-_BATCH_TOKENS = 8_192  # tokens of a batch, prompts and what follows
-_MAX_CELLS = 1 << 26  # logits of a batch that is scored, 256 MB
-_MAX_THREADS = 4  # of a worker: a step is too short for more
-_SEEDING = threading.Lock()  # the seed of random numbers is one for the whole process
+_BATCH = 32  # prompts per batch
+_BATCH_TOKENS = 8_192  # tokens per batch, prompts and continuations
+_MAX_CELLS = 1 << 26  # logits per batch when scoring, 256 MB
+_MAX_THREADS = 4  # per worker: a step is too short for more
+_SEEDING = threading.Lock()  # CTranslate2 has one random seed for the whole process
 
-OnToken = Callable[[int, int, int], bool]  # prompt of the batch, sample, token -> whether this text ends here
+OnToken = Callable[[int, int, int], bool]  # index of the prompt, sample, token -> whether this text ends here
 
 
 class CTranslate2TextEngine(WithTorch):
     """Continues texts with a converted model."""
 
     def __init__(self, bundle: Bundle, weights: WeightFormat = "int8", *, batch: int = 0, strict: bool = False) -> None:
-        """The bundle is converted unless the cache has it. With `strict`, what CTranslate2 cannot do is refused by name; otherwise
-        torch does it."""
+        """Convert the bundle unless the cache has it. With `strict`, options that CTranslate2 lacks are refused by name; otherwise
+        torch takes over."""
         import_ctranslate2()  # fails before anything is converted
         super().__init__(bundle, batch or _BATCH, strict)
         tokenizer = bundle.tokenizer
@@ -105,7 +105,7 @@ class CTranslate2TextEngine(WithTorch):
         return self._generate(prompts, options, on_finished, constraints or [Constraints()] * len(prompts))
 
     def _unsupported(self, options: SearchOptions, constraints: Sequence[Constraints], phrases: bool) -> list[str]:
-        """What CTranslate2 cannot do of this, by name; phrases only if a plain search must not be tried first."""
+        """The names of the options that CTranslate2 cannot handle; phrases only with `phrases`."""
         is_beam = options.beam > 1 and not options.sample
         used = {
             "coverage": options.coverage > 0,
@@ -158,7 +158,7 @@ class CTranslate2TextEngine(WithTorch):
     def _batches(
         self, jobs: Sequence[TextJob], options: SearchOptions
     ) -> Iterator[tuple[list[int], list[list[Hypothesis]]]]:
-        """The hypotheses of all jobs, batch by batch."""
+        """The hypotheses of all jobs, in batches."""
         together = min(self.batch, beam_batch(options, self.bundle.config, self.batch))
         if options.sample or self.weights != "int8":
             together = 1
@@ -173,7 +173,7 @@ class CTranslate2TextEngine(WithTorch):
 
     def _search(self, jobs: Sequence[TextJob], options: SearchOptions) -> list[list[Hypothesis]]:
         """The hypotheses of prompts of one length with one limit."""
-        if jobs[0].limit == 0:  # the prefix is all there may be
+        if jobs[0].limit == 0:  # there is room for the prefix only
             found: list[list[tuple[tuple[int, ...], float]]] = [[((), 0.0)] for _ in jobs]
         else:
             found = self._found(jobs, options)
@@ -247,7 +247,7 @@ class CTranslate2TextEngine(WithTorch):
     def _submit(
         self, jobs: Sequence[TextJob], options: SearchOptions, masks: bool, on_token: OnToken | None
     ) -> Callable[[], list[Any]]:
-        """Begin to search; returns what waits for the results."""
+        """Start a search; returns a function that waits for the results."""
         length, limit = len(jobs[0].prompt), jobs[0].limit
         given: dict[str, Any] = {
             "include_prompt_in_result": options.counts_text,  # else rules about repetition would not count it
@@ -261,7 +261,7 @@ class CTranslate2TextEngine(WithTorch):
             "suppress_sequences": [[self._pieces[i]] for i in sorted(self.forbidden)] if masks else None,
         }
         read = length - 1 if options.counts_text else 0  # steps that read the prompt
-        seen = threading.Event()  # whether the first random number was drawn
+        seen = threading.Event()  # set once the first random number was drawn
 
         def callback(step: Any) -> bool:
             seen.set()
@@ -291,7 +291,7 @@ class CTranslate2TextEngine(WithTorch):
         return _waiting(submitted, released, worker)
 
     def _new_worker(self) -> Any:
-        """A generator whose worker has drawn no random number yet."""
+        """A generator whose worker has not drawn a random number yet."""
         return open_model("Generator", self.bundle.folder, self.weights, 1, self._threads, self._files)
 
     @cached_property
@@ -317,7 +317,7 @@ class CTranslate2TextEngine(WithTorch):
 
     def _stream(self, job: TextJob, options: SearchOptions) -> Iterator[tuple[int, ...]]:
         tokens: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        is_left = threading.Event()  # nobody reads any more
+        is_left = threading.Event()  # set when the caller stops reading
 
         def on_token(place: int, sample: int, token: int) -> bool:
             tokens.put(token)
@@ -362,7 +362,7 @@ class CTranslate2TextEngine(WithTorch):
             scored: list[Any] = self._generator.score_batch([given[n] for n in numbers], max_input_length=0)
             for number, result in zip(numbers, scored, strict=True):
                 results[number] = list(result.log_probs)[-len(texts[number]) - 1 :]
-        if len(self.ends) != 1:  # the text ends with the likeliest of them, or never
+        if len(self.ends) != 1:  # a text ends with the likeliest of several, or never
             for number, ids in enumerate(whole):
                 after = self._log_probs(ids) if self.ends else np.array([-math.inf])
                 results[number][-1] = float(max(after[end] for end in self.ends) if self.ends else -math.inf)
@@ -385,8 +385,8 @@ class CTranslate2TextEngine(WithTorch):
 
 
 def _waiting(submitted: Sequence[Any], released: threading.Event, worker: Any = None) -> Callable[[], list[Any]]:
-    """What waits for results, and until CTranslate2 has let go of the callback: its thread, which needs the interpreter for that,
-    must not be stopped meanwhile, as it is when its `worker` goes."""
+    """A function that waits for the results, and until CTranslate2 has released the callback. Its thread needs the interpreter for
+    that, so `worker`, whose end stops the thread, is kept alive until then."""
 
     def wait() -> list[Any]:
         try:

@@ -1,4 +1,5 @@
-"""What a decoder of a server is given, the texts that it writes, and which parts of prompts it reads next. No torch here."""
+"""The jobs of a server's text decoder: prompts with options, the texts written for them, and which parts of prompts are read next.
+Does not import torch."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from typing import NamedTuple, Protocol
 
 from regard.generate.options import SearchOptions
 
-READ_TOKENS = 512  # of prompts that a step reads: the texts that are being written wait for their next token meanwhile
-PART_TOKENS = 256  # of one prompt among them
+READ_TOKENS = 512  # prompt tokens read per step: meanwhile the texts being written wait for their next token
+PART_TOKENS = 256  # of a single prompt among them
 
 
 @dataclass(frozen=True)
@@ -19,13 +20,13 @@ class Token:
     """A token of a text."""
 
     id: int
-    log_prob: float  # given everything before it, before temperature and the rules about what may be drawn
-    top: tuple[tuple[int, float], ...] = ()  # the likeliest tokens in its place, best first, if asked for
+    log_prob: float  # given everything before it; before temperature and the rules about allowed tokens
+    top: tuple[tuple[int, float], ...] = ()  # the likeliest tokens in its place, best first, if requested
 
 
 @dataclass(eq=False)
 class Row:
-    """One text that is written: a sample, or the likeliest text."""
+    """One text being written: a sample, or the result of greedy search."""
 
     tokens: list[Token] = field(default_factory=list)
     is_done: bool = False
@@ -43,11 +44,11 @@ class DecoderJob:
 
     prompt: Sequence[int]
     options: SearchOptions  # samples, or greedy; `beam` texts of at most `max_extra` tokens
-    top: int = 0  # likeliest tokens to report in each place
-    limit: int = 0  # the longest text, as the model allows it
+    top: int = 0  # how many of the likeliest tokens to report for each place
+    limit: int = 0  # tokens of the longest text, as far as the model allows
     rows: list[Row] = field(default_factory=list)
     rng: random.Random = field(default_factory=random.Random)
-    failure: Exception | None = None  # why it has no text
+    failure: Exception | None = None  # why it failed
 
     @property
     def is_done(self) -> bool:
@@ -56,19 +57,19 @@ class DecoderJob:
 
     @property
     def cost(self) -> int:
-        """Tokens that its rows may take in all."""
+        """The most tokens that all of its rows can take."""
         return len(self.rows) * (len(self.prompt) + self.limit)
 
     def fail(self, error: Exception) -> None:
-        """End it without a text."""
+        """End the job with this error."""
         self.failure = error
         for row in self.rows:
             row.is_done = True
 
 
 class PromptPart(NamedTuple):
-    """The tokens of a prompt that a step reads, `job.prompt[start:end]`. The last token is no part: the step that writes the
-    first token reads it."""
+    """Tokens of a prompt that a step reads, `job.prompt[start:end]`. The prompt's last token belongs to no part: the step that
+    writes the first token reads it."""
 
     job: DecoderJob
     start: int
@@ -76,21 +77,21 @@ class PromptPart(NamedTuple):
 
     @property
     def is_first(self) -> bool:
-        """Whether nothing was read before."""
+        """Whether this part begins the prompt."""
         return self.start == 0
 
     @property
     def is_last(self) -> bool:
-        """Whether nothing is left to read after it."""
+        """Whether this part completes the prompt."""
         return self.end == len(self.job.prompt) - 1
 
 
 class ReadingQueue:
-    """Prompts that are to be read, in turns of a part each, so that a long one holds up neither short ones nor the texts that are
+    """Prompts waiting to be read. They take turns, a part at a time, so that a long prompt delays neither short ones nor the texts
     being written. Where a prompt is cut depends on the prompt alone."""
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[DecoderJob, int]] = deque()  # with the number of tokens that were read
+        self._waiting: deque[tuple[DecoderJob, int]] = deque()  # with the number of tokens already read
 
     def add(self, jobs: Sequence[DecoderJob]) -> None:
         """Queue the prompts of these jobs."""
@@ -101,7 +102,7 @@ class ReadingQueue:
         self._waiting = deque(entry for entry in self._waiting if entry[0] not in gone)
 
     def take(self) -> list[PromptPart]:
-        """What the next step reads, of each prompt one part: at most `READ_TOKENS` in all."""
+        """The parts for the next step: one of each prompt, at most `READ_TOKENS` in all."""
         taken: list[PromptPart] = []
         budget = READ_TOKENS
         while self._waiting:
@@ -118,21 +119,21 @@ class ReadingQueue:
 
 
 class TextDecoder(Protocol):
-    """Writes the texts of many jobs together, token by token: jobs enter and leave between two steps. One thread uses it."""
+    """Writes the texts of many jobs together, token by token; jobs enter and leave between two steps. Used from one thread."""
 
     @property
     def max_rows(self) -> int:
-        """Texts that there may be at a time."""
+        """The most texts at a time."""
         ...
 
     @property
     def max_tokens(self) -> int:
-        """Tokens that the costs of all jobs may add up to."""
+        """The most that the costs of all jobs may add up to."""
         ...
 
     @property
     def num_rows(self) -> int:
-        """Texts that the next step adds a token to."""
+        """The number of texts that the next step extends."""
         ...
 
     def prepare(self, job: DecoderJob) -> None:
@@ -140,18 +141,18 @@ class TextDecoder(Protocol):
         ...
 
     def enter(self, jobs: Sequence[DecoderJob]) -> None:
-        """Take prepared jobs; the next steps read their prompts. A job whose prompt cannot be read fails alone."""
+        """Add prepared jobs; the next steps read their prompts. A job whose prompt cannot be read fails alone."""
         ...
 
     def step(self) -> None:
-        """Read the next parts of prompts, and add a token to every text whose prompt is read. Texts become done at their limit or
-        where the model ends them."""
+        """Read the next parts of prompts, and add a token to every text whose prompt is complete. A text is done at its limit or
+        at an end token."""
         ...
 
     def remove(self, gone: Sequence[DecoderJob]) -> None:
-        """Drop jobs, whether they are done or not."""
+        """Drop jobs, done or not."""
         ...
 
     def read(self, prompt: Sequence[int], top: int) -> list[Token]:
-        """The tokens of a prompt, without the first, each with its log-probability and the likeliest in its place."""
+        """The tokens of a prompt but the first, each with its log-probability and the likeliest tokens in its place."""
         ...

@@ -24,7 +24,9 @@ from regard.generate.options import OnFinished
 from regard.layout import SequenceLayout
 from regard.models.heads import SequenceHead
 from regard.models.transformer import Transformer
+from regard.nn.attention import set_kernel
 from regard.nn.kernels import varlen
+from regard.nn.linear import set_row_tile
 
 _BATCH = {"cpu": 64, "cuda": 4_096, "mps": 256}  # sequences of a batch
 _BATCH_TOKENS = {"cpu": 4_096, "cuda": 65_536, "mps": 8_192}
@@ -35,18 +37,33 @@ class TorchEncoder:
     """Runs one encoder, which must not be trained meanwhile."""
 
     def __init__(
-        self, model: Transformer, *, device: torch.device | str = "cpu", batch: int = 0, max_length: int = 512
+        self,
+        model: Transformer,
+        *,
+        device: torch.device | str = "cpu",
+        batch: int = 0,
+        max_length: int = 512,
+        in_training: bool = False,
+        autocast: torch.dtype | None = None,
+        before_output: bool = False,
     ) -> None:
+        """`in_training`: the model will be trained on, so its weights stay in fp32, and batches leave room on the device; the
+        states are then computed in `autocast`. `before_output`: the answers are the vectors that the head's output layer gets. The
+        model is left in evaluation mode."""
         self.device = with_index(torch.device(device))
         self.model = model.to(self.device).eval()
+        set_kernel(self.model, "auto")
+        set_row_tile(self.model, 0)
+        self._autocast, self._before_output = autocast, before_output
         head = model.config.head_settings
-        self.kind, self.width = head.kind, len(head.labels) or model.config.d_model  # of a vector, or of classes
-        if varlen.available(self.device, torch.float16):
+        self.kind = head.kind
+        self.width = model.config.d_model if before_output or not head.labels else len(head.labels)
+        if not in_training and varlen.available(self.device, torch.float16):
             self.model.half()
             if self.kind != "tokens":
                 self.model.head.float()  # means of many tokens, and what is computed from them
         self.batch = batch or _BATCH.get(self.device.type, 64)
-        self.batch_tokens = _BATCH_TOKENS.get(self.device.type, 4_096)
+        self.batch_tokens = _BATCH_TOKENS["cpu" if in_training else self.device.type]
         self.parallel, self.max_length = 1, max_length
         self._lock = threading.Lock()  # one call at a time: torch uses all cores, or the device, for each
 
@@ -98,7 +115,9 @@ class TorchEncoder:
         if self.device.type == "cuda":
             layout = layout.pin_memory()
         layout = layout.to(self.device, non_blocking=True)
-        answer = self._head(self.model.states(ids, layout, token_types=types), layout, rows).float()
+        with torch.autocast(self.device.type, self._autocast, enabled=self._autocast is not None):
+            states = self.model.states(ids, layout, token_types=types)
+        answer = self._head(states, layout, rows).float()
         if self.device.type != "cuda":
             return answer.cpu(), None
         host = torch.empty(answer.shape, dtype=answer.dtype, pin_memory=True)
@@ -125,7 +144,9 @@ class TorchEncoder:
         if rows is not None:
             return self.model.logits(states.index_select(0, rows))
         states = states.float()
-        if self.kind == "vector":
+        if self._before_output and self.kind == "tags":
+            return states
+        if self._before_output or self.kind == "vector":
             assert isinstance(self.model.head, SequenceHead)
             return self.model.head.pooled(states, layout)
         answer: Tensor = self.model.head(states, layout)

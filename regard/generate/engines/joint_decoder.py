@@ -1,16 +1,15 @@
-"""Continuous batching for a server, token by token: prompts enter between two steps, each with its own options, and leave when they
-are done or when nobody waits for them any more. All rows of a step share one pass through the weights; each prompt attends to its
-own cache (`nn/joint_cache.py`); captured graphs are not used (`slot_text_decoder.py` has them). On a CPU a text does not depend on
-what shares the batch.
+"""Continuous batching for a server, without captured graphs (`slot_text_decoder.py` has those). Prompts enter between two steps,
+each with its own options, and leave when they are done or their client is gone. All rows of a step share one pass through the
+weights; each prompt attends to its own cache (`nn/joint_cache.py`). On a CPU a text does not depend on what shares the batch.
 
-On a CPU the products may be computed in int8 (`nn/int8.py`). Why not CTranslate2, which is faster alone: a call of it cannot be
-joined, so that whoever comes later would wait, or be computed apart. Measured with SmolLM2-135M, tokens per second of CPU time on
+On a CPU the matrix products may be computed in int8 (`nn/int8.py`). CTranslate2 is faster for a single client, but nothing can join
+a call that has begun: later requests would wait, or be computed apart. Measured with SmolLM2-135M, tokens per second of CPU time on
 one core with VNNI (2026-11-18, torch 2.13, CTranslate2 4.8, `python -m benchmarks.writing_clients`), with 1, 4 and 16 clients:
 
     joint decoder, fp32                    12    41    92
     joint decoder, int8                    30    91   165
     CTranslate2, int8, a call for each     48    52    52
-    CTranslate2, int8, one call for all    51   158   349    if all of them came at the same moment and asked for the same
+    CTranslate2, int8, one call for all    51   158   349    if all requests came at once, with the same options
 """
 
 from __future__ import annotations
@@ -30,35 +29,35 @@ from regard.nn.cache import DecoderCache
 from regard.nn.joint_cache import JointCache
 from regard.nn.linear import equal_tiles, set_row_tile
 
-_CAPACITY = 64  # tokens after a prompt that a cache has room for at first
-_CACHE_BYTES = 2 << 30  # of all texts, unless told
+_CAPACITY = 64  # tokens after a prompt that a cache first has room for
+_CACHE_BYTES = 2 << 30  # of all texts, by default
 
 
 @dataclass(eq=False)
 class _Cohort:
-    """Jobs whose prompts were read together, with as many rows each."""
+    """Jobs whose prompts were read together, each with the same number of rows."""
 
     jobs: list[DecoderJob]
     cache: DecoderCache
 
 
 class JointDecoder:
-    """The texts that one engine is writing; a `TextDecoder`."""
+    """A `TextDecoder` that keeps its texts in joined caches."""
 
     def __init__(self, engine: TorchEngine, cache_bytes: int = 0) -> None:
-        """`cache_bytes`: of keys and values that all texts may take; 0: 2 GiB."""
+        """`cache_bytes`: the most that keys and values of all texts may take; 0: 2 GiB."""
         self._engine, self._model = engine, engine.model
         self._choice = TokenChoice.of(engine)
         is_tiled = engine.slots is None and self._model.output_int8 is None  # int8 needs no tiles
         if is_tiled and isinstance(largest := self._model.row_tile, int) and largest:
-            # A server often has few rows, and computing as many as fill a tile would take several times as long.
+            # A server often has few rows, and filling whole tiles would take several times as long.
             matrices = [*self._model.parameters(), self._model.output_matrix]
             set_row_tile(self._model, equal_tiles(matrices, largest))
         self.max_rows = sys.maxsize
         self.max_tokens = max(1, (cache_bytes or _CACHE_BYTES) // engine.bytes_per_token)
         self._cohorts: list[_Cohort] = []
         self._reading = ReadingQueue()
-        self._parts: dict[int, DecoderCache] = {}  # of prompts that are read in part, by the id of their job
+        self._parts: dict[int, DecoderCache] = {}  # of partly read prompts, by the id of their job
 
     @property
     def num_rows(self) -> int:
@@ -90,7 +89,7 @@ class JointDecoder:
     # --- prompts ---
 
     def _read(self) -> None:
-        """Read the next parts: short prompts together, the parts of longer ones alone."""
+        """Read the next parts: short prompts together, parts of longer ones alone."""
         parts = self._reading.take()
         whole = [part.job for part in parts if part.is_first and part.is_last]
         for count in sorted({len(job.rows) for job in whole}):
@@ -100,11 +99,11 @@ class JointDecoder:
                 self._try(partial(self._read_part, part), [part.job])
 
     def _try(self, read: Callable[[list[DecoderJob]], None], jobs: list[DecoderJob]) -> None:
-        """Read the prompts of jobs, of which a bad one fails alone."""
+        """Read the prompts of these jobs; a bad one fails alone."""
         try:
             with self._engine._exclusive():
                 read(jobs)
-        except Exception as error:  # noqa: BLE001 - told to whoever waits
+        except Exception as error:  # noqa: BLE001 - reported to the client
             if len(jobs) > 1:
                 for job in jobs:
                     self._try(read, [job])
@@ -121,7 +120,7 @@ class JointDecoder:
 
     def _read_part(self, part: PromptPart, jobs: list[DecoderJob]) -> None:
         engine, [job] = self._engine, jobs
-        if part.is_first:  # nothing is read yet
+        if part.is_first:
             empty = [job.prompt[-1:]]
             cache = start(self._model, empty, engine.eos_id, 1, len(job.prompt), engine.bucket, engine.device)
             self._parts[id(job)] = cache
@@ -153,5 +152,5 @@ class JointDecoder:
 
 
 def _capacity(jobs: Sequence[DecoderJob]) -> int:
-    """Tokens after their prompts that a cache has room for at first."""
+    """Tokens after their prompts that a cache first has room for."""
     return min(_CAPACITY, max(job.limit for job in jobs) + 1)

@@ -1,8 +1,9 @@
-"""The cache of converted models.
+"""The cache of converted and merged models.
 
     $REGARD_CACHE or ~/.cache/regard     (XDG_CACHE_HOME replaces ~/.cache)
       ctranslate2/KEY/model/             KEY: hash of the bundle's manifest, weight format, converter version
       onnxruntime/KEY/model/
+      adapted/KEY/NAME/                  a model with an adapter merged; KEY: hashes of both (`regard/adapter.py`)
 
 An entry has a manifest, since CTranslate2 loads a file with flipped bits without complaint; a damaged entry is converted again.
 One process at a time writes or reads an entry. Entries that were not used for a month are removed.
@@ -24,7 +25,7 @@ from tempfile import TemporaryDirectory
 from typing import IO
 
 from regard.bundle import Bundle
-from regard.errors import UserError
+from regard.errors import NoRoom, UserError
 from regard.files import (
     MANIFEST,
     atomic_folder,
@@ -37,7 +38,7 @@ from regard.files import (
 
 _UNUSED_SECONDS = 30 * 24 * 3600.0
 _LOCK = ".lock"
-_ENTRY = re.compile(r"[0-9a-f]{32}-[a-z0-9]+-\d+")  # other programs may keep files here, too
+_ENTRY = re.compile(r"[0-9a-f]{32}-[a-z0-9]+(-\d+)?")  # other programs may keep files here, too
 
 
 @contextmanager
@@ -49,27 +50,32 @@ def cached_folder(
     entry = cache_folder() / program / f"{sha256(bundle.folder / MANIFEST)[:32]}-{key}"
     with ExitStack() as stack:
         try:
-            stack.enter_context(_locked(entry))
-            _ensure(entry, files, write)
+            stack.enter_context(locked(entry))
+
+            def write_entry(folder: Path) -> None:
+                with atomic_folder(folder) as temporary:
+                    write(temporary)
+                    write_manifest(temporary)
+
             folder = entry / "model"
-        except OSError:
+            ensure(folder, lambda folder: check_manifest(folder, files), write_entry)
+        except (OSError, NoRoom):
             # A full disk or a read-only home folder: convert the model for this one time.
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="regard-")))
             write(folder)
         yield folder
 
 
-def _ensure(entry: Path, files: tuple[str, ...], write: Callable[[Path], None]) -> None:
-    """Convert the bundle unless the entry exists and is intact."""
+def ensure(folder: Path, check: Callable[[Path], object], write: Callable[[Path], object]) -> None:
+    """Write the folder of an entry, unless `check` finds it intact."""
+    entry = folder.parent
     with suppress(OSError):
         os.utime(entry)  # marks it as used
     try:
-        check_manifest(entry / "model", files)
-    except UserError:
+        check(folder)
+    except (OSError, UserError):  # missing or damaged
         sweep_temporaries(entry)
-        with atomic_folder(entry / "model") as temporary:
-            write(temporary)
-            write_manifest(temporary)
+        write(folder)
         _remove_unused(entry.parent)
 
 
@@ -82,7 +88,7 @@ def _remove_unused(root: Path) -> None:
 
 
 @contextmanager
-def _locked(entry: Path) -> Iterator[None]:
+def locked(entry: Path) -> Iterator[None]:
     """Hold the entry's lock; without one if the entry is not writable or the system has no locks."""
     file: IO[str] | None = None
     with suppress(ImportError, OSError):

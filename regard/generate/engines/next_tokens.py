@@ -1,4 +1,4 @@
-"""The next token of each text that a server writes, by the options of its job, and the log-probabilities that a client asks for."""
+"""Chooses the next token of each text that a server writes, by the options of its job, and reports log-probabilities."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from regard.generate.engines.decoder_jobs import DecoderJob, Row, Token
 from regard.generate.engines.torch_engine import TorchEngine
 from regard.generate.options import NO_CONTINUATION, SearchOptions
 from regard.generate.search.allowed import forbid, forbid_loops, forbid_repeated_ngrams, merge_ends, penalise_repeated
+from regard.generate.search.order import likeliest
 from regard.generate.search.sampling import draw
 from regard.generate.search.seeds import sentence_rng
 from regard.layout import SequenceLayout
 
-_SCORED = 512  # tokens of a prompt whose logits are held at a time
+_SCORED = 512  # prompt tokens whose logits are in memory at a time
 
 
 def prepare_job(engine: TorchEngine, job: DecoderJob) -> None:
@@ -38,7 +39,7 @@ def newest_tokens(jobs: Sequence[DecoderJob]) -> list[int]:
 
 @dataclass(frozen=True)
 class TokenChoice:
-    """Which tokens end a text, and which it may not have."""
+    """Chooses tokens, given those that end a text and those that may not appear."""
 
     eos_id: int
     stop_ids: Sequence[int]
@@ -57,7 +58,7 @@ class TokenChoice:
             self._extend(alike, logits if len(rows) == len(logits) else logits[rows])
 
     def _extend(self, jobs: Sequence[DecoderJob], logits: Tensor) -> None:
-        """`extend` for jobs whose options differ in nothing that matters here."""
+        """`extend` for jobs with the same options."""
         options, eos_id = jobs[0].options, self.eos_id
         logits = logits.float()[:, None]  # (rows, 1, V)
         text = _texts(jobs, logits.device) if options.counts_text else None
@@ -79,7 +80,7 @@ class TokenChoice:
             numbers = torch.tensor(uniform, dtype=torch.float64, device=log_probs.device)
             chosen = draw(log_probs, numbers, options)[:, 0]
         else:
-            chosen = log_probs[:, 0].topk(2, dim=-1).indices[:, 0]
+            chosen = log_probs[:, 0].argmax(dim=-1)  # of equals the first, as in `order.py`
         self._keep(jobs, chosen, given[:, 0], log_probs[:, 0])
 
     def _keep(self, jobs: Sequence[DecoderJob], chosen: Tensor, given: Tensor, allowed: Tensor) -> None:
@@ -89,8 +90,8 @@ class TokenChoice:
         most = max(job.top for job in jobs)
         tops: list[tuple[list[float], list[int]]] = []
         if most:
-            best = given.topk(min(most, given.shape[1]), dim=-1)
-            tops = list(zip(best.values.tolist(), best.indices.tolist(), strict=True))
+            values_of, tokens_of = likeliest(given, min(most, given.shape[1]))
+            tops = list(zip(values_of.tolist(), tokens_of.tolist(), strict=True))
         owners = [(job, row) for job in jobs for row in job.rows]
         for number, ((job, row), token) in enumerate(zip(owners, chosen.tolist(), strict=True)):
             if row.is_done:
@@ -117,9 +118,9 @@ def read_prompt(engine: TorchEngine, prompt: Sequence[int], top: int) -> list[To
         found = []
         for part, labels in zip(states.split(_SCORED), ids[1:].split(_SCORED), strict=True):
             log_probs = torch.log_softmax(model.logits(part).float(), dim=-1)
-            best = log_probs.topk(min(max(1, top), log_probs.shape[1]), dim=-1)
+            best, tokens = likeliest(log_probs, min(max(1, top), log_probs.shape[1]))
             values = log_probs.gather(1, labels[:, None])[:, 0].tolist()
-            pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            pairs = zip(tokens.tolist(), best.tolist(), strict=True)
             found += [
                 Token(label, value, tuple(zip(*pair, strict=True))[:top])
                 for label, value, pair in zip(labels.tolist(), values, pairs, strict=True)
@@ -136,7 +137,7 @@ def _places(jobs: Sequence[DecoderJob]) -> Iterator[range]:
 
 
 def _alike(jobs: Sequence[DecoderJob]) -> list[list[DecoderJob]]:
-    """Jobs whose tokens are chosen in the same way."""
+    """Jobs grouped by the options that matter for a single token."""
     groups: dict[SearchOptions, list[DecoderJob]] = {}
     for job in jobs:
         groups.setdefault(replace(job.options, beam=1, nbest=1, max_extra=0, seed=0), []).append(job)
@@ -144,7 +145,7 @@ def _alike(jobs: Sequence[DecoderJob]) -> list[list[DecoderJob]]:
 
 
 def _texts(jobs: Sequence[DecoderJob], device: torch.device) -> Tensor:
-    """What each row has read and written, (rows, 1, T), with -1 before shorter ones."""
+    """The prompt and text of each row, (rows, 1, T), left-padded with -1."""
     texts = [[*job.prompt, *(token.id for token in row.tokens)] for job in jobs for row in job.rows]
     longest = max(map(len, texts))
     return torch.tensor([[*[-1] * (longest - len(text)), *text] for text in texts], device=device)[:, None]

@@ -4,7 +4,7 @@ in caches that are written in place."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -39,17 +39,22 @@ def import_onnxruntime() -> Any:
     return package
 
 
+def open_session(path: Path, threads: int) -> Any:
+    """A graph that is ready to run on the CPU. Threads may share it."""
+    package = import_onnxruntime()
+    settings = package.SessionOptions()
+    settings.intra_op_num_threads = threads
+    settings.log_severity_level = 3
+    # Threads that wait for work sleep: spinning takes the cores from whatever else runs, and then each step waits for them.
+    settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return package.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
+
+
 class OnnxDecoder:
     """A converted model. Threads may share it."""
 
     def __init__(self, folder: Path, threads: int) -> None:
-        package = import_onnxruntime()
-        settings = package.SessionOptions()
-        settings.intra_op_num_threads = threads
-        settings.log_severity_level = 3
-        # Threads that wait for work sleep: spinning takes the cores from whatever else runs, and then each step waits for them.
-        settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        self.session = package.InferenceSession(str(folder / FILES[0]), settings, providers=["CPUExecutionProvider"])
+        self.session = open_session(folder / FILES[0], threads)
         front = load_file(folder / FILES[2])
         self._integers, self._scales, self._factor = front["integers"], front["scales"], front["factor"]
         self._positions = front.get("positions")
@@ -88,7 +93,8 @@ class Rows:
         return binding
 
     def _run(self, binding: Any, ids: _Array, before: _Array, wanted: Sequence[int]) -> _Array:
-        """Read ids (B, S), each row after so many tokens (B,); the logits of the wanted places, (B, N, vocab_size)."""
+        """Read ids (B, S); `before` (B,) is the number of tokens that each row has read already. Returns the logits of the wanted
+        places, (B, N, vocab_size)."""
         rows, count = ids.shape
         x = self._decoder.vectors(ids, before[:, None] + np.arange(count))
         given = {
@@ -104,20 +110,24 @@ class Rows:
         self._decoder.session.run_with_iobinding(binding)
         return logits
 
-    def read(self, row: int, ids: Sequence[int], wanted: int = 1) -> _Array:
-        """Add tokens to one row; the logits after each of the last `wanted` of them, (wanted, vocab_size). What a row reads is
-        computed alone and in parts of a fixed size, so that it does not depend on other rows."""
+    def read(self, row: int, ids: Sequence[int]) -> _Array:
+        """Add tokens to one row; the logits after the last of them, (vocab_size,)."""
+        [last] = [part for part in self.read_parts(row, ids, 1) if len(part)]
+        found: _Array = last[0]
+        return found
+
+    def read_parts(self, row: int, ids: Sequence[int], wanted: int) -> Iterator[_Array]:
+        """Add tokens to one row; the logits after each of the last `wanted` of them, as (places, vocab_size) for each part that is
+        read. What a row reads is computed alone and in parts of a fixed size, so that it does not depend on other rows."""
         binding = self._bind([cache[row : row + 1] for cache in self._caches])
-        found = []
         for begin in range(0, len(ids), PART):
             part = np.asarray(ids[begin : begin + PART], dtype=np.int64)[None]
             places = range(max(0, len(ids) - wanted - begin), part.shape[1])
             before = np.array([self.lengths[row]])
             # The last place of a part is always computed: ONNX Runtime takes no empty product.
             logits = self._run(binding, part, before, [*places] or [part.shape[1] - 1])
-            found.append(logits[0, : len(places)])
             self.lengths[row] += part.shape[1]
-        return np.concatenate(found)
+            yield logits[0, : len(places)]
 
     def copy(self, row: int, target: int) -> None:
         """Make a row equal to another one."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from regard.builtin import shown_name
 from regard.bundle import Bundle
 from regard.errors import UserError
 from regard.generate.engines.ctranslate2_model import read_weights, sinusoids
+from regard.generate.engines.onnx_builder import GraphBuilder, frequencies, import_onnx
 from regard.settings import StackConfig
 
 _Array = NDArray[Any]
@@ -95,16 +95,6 @@ def convert(bundle: Bundle, folder: Path) -> None:
     save_file(graph.front(), folder / FILES[2])
 
 
-def import_onnx() -> Any:
-    """The onnx package, which is an optional dependency."""
-    try:
-        return import_module("onnx")
-    except ImportError as error:
-        raise UserError(
-            f"onnx is not installed ({error}); install it with pip install 'regard[export]', or use --engine torch"
-        ) from None
-
-
 def to_blocks(matrix: _Array) -> tuple[_Array, _Array]:
     """(N, K) -> integers around 128, (N, blocks, BLOCK), and their scales, (N, blocks)."""
     rows, width = matrix.shape
@@ -122,28 +112,16 @@ def from_blocks(integers: _Array, scales: _Array, width: int) -> _Array:
     return values.reshape(*values.shape[:-2], -1)[..., :width]
 
 
-class _Graph:
-    """The graph as it is built: nodes, and the arrays that they take."""
+class _Graph(GraphBuilder):
+    """The graph of one bundle."""
 
     def __init__(self, bundle: Bundle, weights: Mapping[str, _Array]) -> None:
+        super().__init__()
         stack = bundle.config.decoder_stack
         assert stack is not None
-        self.onnx, self.bundle, self.config, self.stack = import_onnx(), bundle, bundle.config, stack
-        self.weights = weights
-        self.nodes: list[Any] = []
-        self.arrays: list[Any] = []
+        self.bundle, self.config, self.stack, self.weights = bundle, bundle.config, stack, weights
 
     # --- parts ---
-
-    def array(self, name: str, value: _Array) -> str:
-        self.arrays.append(self.onnx.numpy_helper.from_array(np.ascontiguousarray(value), name))
-        return name
-
-    def node(self, kind: str, inputs: list[str], name: str, domain: str = "", outputs: int = 1, **settings: Any) -> str:
-        """A node whose output, or first output, is called `name`."""
-        names = [name, *(f"{name}.{n}" for n in range(1, outputs))]
-        self.nodes.append(self.onnx.helper.make_node(kind, inputs, names, domain=domain, name=name, **settings))
-        return name
 
     def linear(self, x: str, ours: str) -> str:
         """A matrix of the bundle times vectors, with its bias if it has one."""
@@ -235,7 +213,7 @@ class _Graph:
         for name in cache_names(self.stack.layers):
             inputs[name] = outputs[f"new_{name}"] = (kinds.FLOAT, cache)
         infos = [[helper.make_tensor_value_info(n, *of) for n, of in some.items()] for some in (inputs, outputs)]
-        return helper.make_graph(self.nodes, "decoder", *infos, self.arrays)
+        return helper.make_graph(self.nodes, "decoder", *infos, list(self.arrays.values()))
 
     def _set_rotary(self) -> None:
         if self.stack.positions == "rotary":
@@ -260,20 +238,3 @@ class _Graph:
 def cache_names(layers: int) -> list[str]:
     """The caches of all layers, keys and values in turn."""
     return [f"{kind}.{number}" for number in range(layers) for kind in ("keys", "values")]
-
-
-def frequencies(stack: StackConfig) -> _Array:
-    """`regard.nn.rotary.Rotary.frequencies` without torch."""
-    exponents = np.arange(0, stack.rotary_dim, 2, dtype=np.float32) / np.float32(stack.rotary_dim)
-    found: _Array = np.exp(np.float32(-math.log(stack.rotary_base)) * exponents)
-    scaling = stack.rotary_scaling
-    if not scaling:
-        return found
-    slow: _Array = found / np.float32(scaling["factor"])
-    if scaling["kind"] == "linear":
-        return slow
-    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
-    waves = np.float32(scaling["original_max_positions"]) * found / np.float32(2 * math.pi)
-    share = np.clip((waves - np.float32(low)) / np.float32(high - low), 0.0, 1.0).astype(np.float32)
-    mixed: _Array = (np.float32(1) - share) * slow + share * found
-    return mixed

@@ -1,14 +1,14 @@
 """The engine for language models on CPUs with VNNI: ONNX Runtime, in 8 bits, without torch.
 
-It reads every weight once for a token, where CTranslate2's products for few rows also rearrange them, and so takes less than half
-of the CPU time for a single text; it reads long prompts slower.
+It reads every weight once per token, while CTranslate2's products for few rows also rearrange them. So a single text takes less
+than half of CTranslate2's CPU time; long prompts are read more slowly.
 
-- Greedy search and samples, with all rules about repetition, prefixes and ends; scores. Everything else (beams, groups, phrases,
-  a choice of tokens in a prefix) is left to another engine: CTranslate2, or torch where that cannot run the model.
-- A text does not depend on what else is asked for: each row of a product is computed as if it were alone, each prompt is read
-  alone, and samples have the random numbers of torch's engine.
-- Weights have one scale for 64 of them and vectors are rounded likewise, so texts differ in some words from CTranslate2's int8,
-  which has one scale for a row.
+- Does greedy search and samples with all rules about repetition, prefixes and ends, and scores. Everything else (beams, groups,
+  phrases, a choice of tokens in a prefix) is left to another engine: CTranslate2, or torch where that cannot run the model.
+- A text does not depend on the others: each row of a product is computed as if it were alone, each prompt is read alone, and
+  samples use the random numbers of torch's engine.
+- Each 64 weights share a scale, and vectors are rounded likewise, so some words differ from CTranslate2's int8, which has one scale
+  per row.
 
 `tests/generate/test_onnx_text.py` compares it with torch.
 """
@@ -48,14 +48,14 @@ from regard.parallel.processes import own_threads
 
 _Array = NDArray[Any]
 
-_BATCH = 32  # texts that are written side by side
-_BATCH_TOKENS = 8_192  # tokens of a batch, prompts and what follows
+_BATCH = 32  # texts written side by side
+_BATCH_TOKENS = 8_192  # tokens per batch, prompts and continuations
 _MAX_THREADS = 4  # a step is too short for more
 
 
 @dataclass(eq=False)
 class _Text:
-    """One text as it is written."""
+    """One text while it is written."""
 
     job: TextJob
     prompt: tuple[int, ...]  # without the forced prefix
@@ -78,8 +78,8 @@ class OnnxTextEngine:
     """Continues texts with a converted model."""
 
     def __init__(self, bundle: Bundle, *, batch: int = 0, make_other: Callable[[], TextEngine] | None = None) -> None:
-        """The bundle is converted unless the cache has it. `make_other` makes the engine for what this one cannot do, when it is
-        first needed; without it, that is refused by name."""
+        """Convert the bundle unless the cache has it. `make_other` makes the engine for what this one cannot do, on first use;
+        without it, such options are refused by name."""
         import_onnxruntime()  # fails before anything is converted
         tokenizer = bundle.tokenizer
         self.bundle, self.batch, self._make_other = bundle, batch or _BATCH, make_other
@@ -89,15 +89,15 @@ class OnnxTextEngine:
         self.first = tokenizer.bos_id if tokenizer.bos_id >= 0 else tokenizer.eos_id
         self._max_positions = positions(bundle)
         self._loading = threading.Lock()
-        self._other: TextEngine | None = None  # once it is needed
+        self._other: TextEngine | None = None  # made on first use
         key = f"int8x{BLOCK}-{CONVERTER}"
         with cached_folder(bundle, "onnxruntime", key, FILES, lambda folder: convert(bundle, folder)) as folder:
             self._decoder = OnnxDecoder(folder, min(_MAX_THREADS, own_threads()))
 
-    # --- what is left to others ---
+    # --- the other engine ---
 
     def _unsupported(self, options: SearchOptions, constraints: Sequence[Constraints]) -> list[str]:
-        """What this engine cannot do, by name."""
+        """The names of the options that this engine cannot handle."""
         used = {
             "a beam": options.beam > 1 and not options.sample,
             "groups": options.groups > 1,
@@ -108,7 +108,7 @@ class OnnxTextEngine:
         return [name for name, is_used in used.items() if is_used]
 
     def _other_for(self, what: str) -> TextEngine:
-        """The engine for what this one cannot do; refuses if there is none."""
+        """The engine that takes over; a UserError if there is none."""
         if self._make_other is None:
             raise UserError(f"engine onnxruntime cannot do {what}; use --engine ctranslate2 or torch, or auto")
         with self._loading:  # several threads may search at once
@@ -118,7 +118,7 @@ class OnnxTextEngine:
 
     @property
     def scorer(self) -> TextEngine:
-        """The engine for scoring long texts: the other one, since it reads faster."""
+        """The engine for scoring long texts: the other one if there is one, since it reads faster."""
         return self if self._make_other is None else self._other_for("scoring")
 
     # --- continuing ---
@@ -135,14 +135,14 @@ class OnnxTextEngine:
         if unsupported := self._unsupported(options, constraints):
             engine = self._other_for(" and ".join(unsupported))
             return engine.generate(prompts, options, on_finished, constraints)
-        wishes = constraints or [Constraints()] * len(prompts)
-        given = zip(opened(prompts, self.first), wishes, strict=True)
-        jobs = [make_job(self.bundle, number, *one, options) for number, one in enumerate(given)]
+        given = constraints or [Constraints()] * len(prompts)
+        pairs = zip(opened(prompts, self.first), given, strict=True)
+        jobs = [make_job(self.bundle, number, *pair, options) for number, pair in enumerate(pairs)]
         results: list[list[Hypothesis]] = [[] for _ in jobs]
         too_long = {job.number for job in jobs if len(job.prompt) + job.limit > self._max_positions}
         if too_long:
             engine, numbers = self._other_for(f"texts of more than {self._max_positions:,} tokens"), sorted(too_long)
-            found = engine.generate([prompts[n] for n in numbers], options, None, [wishes[n] for n in numbers])
+            found = engine.generate([prompts[n] for n in numbers], options, None, [given[n] for n in numbers])
             self._finish(results, numbers, found, on_finished)
         others = [job for job in jobs if job.number not in too_long]
         for batch in self._batches(others, options):
@@ -165,7 +165,7 @@ class OnnxTextEngine:
             on_finished(numbers)
 
     def _batches(self, jobs: Sequence[TextJob], options: SearchOptions) -> Iterator[list[TextJob]]:
-        """Jobs that are written side by side, those of similar lengths together."""
+        """Jobs to write side by side, grouped by similar length."""
         lengths = [len(job.prompt) + job.limit for job in jobs]
         order = sorted(range(len(jobs)), key=lambda place: (lengths[place], place))
         rows = options.beam if options.sample else 1
@@ -207,14 +207,14 @@ class OnnxTextEngine:
             logits = rows.step([text.tokens[-1] for text in live])
 
     def _read_prompts(self, rows: Rows, texts: Sequence[_Text]) -> _Array:
-        """The logits after each text's prompt. Samples of one prompt share its reading."""
+        """The logits after each text's prompt, which is read once for all of its samples."""
         logits: list[_Array] = []
         for place, text in enumerate(texts):
             if place and texts[place - 1].job is text.job:
                 rows.copy(place - 1, place)
                 logits.append(logits[-1].copy())
             else:
-                logits.append(rows.read(place, text.prompt)[-1])
+                logits.append(rows.read(place, text.prompt))
         return np.stack(logits)
 
     def _extend(self, text: _Text, logits: _Array, options: SearchOptions, uniform: float) -> None:
@@ -266,32 +266,39 @@ class OnnxTextEngine:
 
     def _score(self, ids: Sequence[int], count: int) -> list[float]:
         """The log-probabilities of the last `count` tokens, and that the text ends there."""
-        log_probs = self._log_probs(ids, count + 1)
-        labels = np.asarray(ids[len(ids) - count :], dtype=np.int64)
-        values: list[float] = log_probs[np.arange(count), labels].tolist()
-        ends = list(self.rules.ends)
-        return [*values, float(log_probs[-1, ends].max()) if ends else -math.inf]
+        labels, ends = ids[len(ids) - count :], list(self.rules.ends)
+        values: list[float] = []
+        log_prob_of_end = -math.inf
+        for log_probs in self._log_probs(ids, count + 1):
+            own = np.asarray(labels[len(values) : len(values) + len(log_probs)], dtype=np.int64)
+            values += log_probs[np.arange(len(own)), own].tolist()
+            log_prob_of_end = float(log_probs[-1, ends].max()) if ends else -math.inf
+        return [*values, log_prob_of_end]
 
     def next_log_probs(self, prompt: Sequence[int], prefix: Sequence[int]) -> list[float]:
         """As `TextEngine.next_log_probs`."""
         [begun] = opened([prompt], self.first)
         check_length([[*begun, *prefix]], self._max_positions)
-        values: list[float] = self._log_probs((*begun, *prefix), 1)[0].tolist()
+        [log_probs] = self._log_probs((*begun, *prefix), 1)
+        values: list[float] = log_probs[0].tolist()
         return values
 
-    def _log_probs(self, ids: Sequence[int], wanted: int) -> _Array:
-        """Log-probabilities after each of the last `wanted` tokens, (wanted, vocab_size)."""
-        values = Rows(self._decoder, 1, len(ids)).read(0, ids, wanted).astype(np.float64)
-        values -= values.max(axis=1, keepdims=True)
-        values -= np.log(np.exp(values).sum(axis=1, keepdims=True))
-        return values
+    def _log_probs(self, ids: Sequence[int], wanted: int) -> Iterator[_Array]:
+        """Log-probabilities after each of the last `wanted` tokens, (places, vocab_size), in parts, since all those of a long text
+        may not fit into memory."""
+        for logits in Rows(self._decoder, 1, len(ids)).read_parts(0, ids, wanted):
+            if len(logits):
+                values = logits.astype(np.float64)
+                values -= values.max(axis=1, keepdims=True)
+                values -= np.log(np.exp(values).sum(axis=1, keepdims=True))
+                yield values
 
 
 def _uniform(
     texts: Sequence[_Text], live: Sequence[_Text], generators: dict[int, random.Random], options: SearchOptions
 ) -> dict[int, float]:
-    """The random number of each text for its next token. Samples that are done get one, too, as in torch's search, so that a
-    sample does not depend on when the others end."""
+    """The random number of each text for its next token. As in torch's search, finished samples draw one, too, so that a sample
+    does not depend on when the others end."""
     if not options.sample:
         return {id(text): 0.0 for text in live}
     going = {text.job.number for text in live}

@@ -6,10 +6,11 @@
                         with language models, and with bundles stored so
     ctranslate2-fp32    the same in fp32
     torch-int8          torch on CPUs with VNNI, for language models: linear layers in int8, everything else in fp32
-    onnxruntime         language models in 8 bits, fastest for few texts; the same extra; see `onnx_text_engine.py`
+    onnxruntime         on CPUs, the same extra: language models in 8 bits, fastest for few texts (`onnx_text_engine.py`); encoders
+                        in fp32, also those that CTranslate2 does not run (`onnx_encoder.py`)
     auto                on a CPU: onnxruntime for language models, if the CPU has AVX-512 VNNI, for which it was measured; else
-                        ctranslate2; each if it is installed and supports the model; else torch. A server writes with torch-int8
-                        on a CPU if it can (`joint_decoder.py` says why)
+                        ctranslate2; for encoders that it does not run onnxruntime; each if it is installed and supports the model;
+                        else torch. A server writes with torch-int8 on a CPU if it can (`joint_decoder.py` says why)
 
 Chosen by name, ctranslate2 refuses by name what it cannot do: models with an unsupported setting, GPUs, ensembles, search
 options beyond those of its engines, phrases that must appear; for translation also streaming. With `auto`, torch takes over for
@@ -20,7 +21,7 @@ Sentences longer than its position table always go to torch.
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -36,8 +37,9 @@ from regard.generate.engines.ctranslate2_encoder import CTranslate2Encoder, enco
 from regard.generate.engines.ctranslate2_engine import CTranslate2Engine
 from regard.generate.engines.ctranslate2_model import WeightFormat, refusal
 from regard.generate.engines.ctranslate2_text_engine import CTranslate2TextEngine
+from regard.generate.engines.onnx_builder import import_onnx
 from regard.generate.engines.onnx_decoder import import_onnxruntime
-from regard.generate.engines.onnx_graph import import_onnx
+from regard.generate.engines.onnx_encoder import OnnxEncoder
 from regard.generate.engines.onnx_text_engine import OnnxTextEngine
 from regard.generate.options import Engine, TextEngine
 
@@ -59,7 +61,7 @@ def make_engine(
                 f"{shown_name(bundle.folder)}"
             )
     _check(engine, batch)
-    _refuse_text_engines(bundle, engine)
+    _refuse_engines(bundle, engine, {"torch-int8": "language models", "onnxruntime": "language models and encoders"})
     if engine.startswith("ctranslate2"):
         _check_cpu(engine, device)
         if others:
@@ -102,14 +104,19 @@ def make_text_engine(bundle: Bundle, engine: str = "auto", device: str = "auto",
 def make_encoder(bundle: Bundle, engine: str = "auto", device: str = "auto", batch: int = 0) -> EncoderEngine:
     """The engine of this name for a model without a decoder."""
     _check(engine, batch)
-    _refuse_text_engines(bundle, engine)
+    _refuse_engines(bundle, engine, {"torch-int8": "language models"})
     if engine.startswith("ctranslate2"):
         _check_cpu(engine, device)
         if reason := encoder_refusal(bundle):
-            raise UserError(f"{shown_name(bundle.folder)}: {reason}; use --engine torch, or auto")
+            raise UserError(f"{shown_name(bundle.folder)}: {reason}; use --engine onnxruntime or torch, or auto")
         return CTranslate2Encoder(bundle, "fp32" if engine == "ctranslate2-fp32" else None, batch)
     if engine == "auto" and _is_cpu(device) and _can_ctranslate2(bundle):
         return CTranslate2Encoder(bundle, batch=batch)
+    if engine == "onnxruntime":
+        _check_cpu(engine, device)
+        return OnnxEncoder(bundle, batch)
+    if engine == "auto" and _is_cpu(device) and _has_onnxruntime():
+        return OnnxEncoder(bundle, batch)
     from regard.generate.engines.encoder_engine import TorchEncoder
 
     return TorchEncoder.from_bundle(bundle, device, batch)
@@ -132,10 +139,11 @@ def make_served_engine(bundle: Bundle, engine: str = "auto", device: str = "auto
     return TorchEngine.from_bundle(bundle, device, int8=int8)
 
 
-def _refuse_text_engines(bundle: Bundle, engine: str) -> None:
-    if engine in ("torch-int8", "onnxruntime"):
+def _refuse_engines(bundle: Bundle, engine: str, others: Mapping[str, str]) -> None:
+    """Refuse engines that are for other models, with what they are for."""
+    if engine in others:
         raise UserError(
-            f"{shown_name(bundle.folder)}: engine {engine} is for language models; use ctranslate2, with a bundle in int8 if you "
+            f"{shown_name(bundle.folder)}: engine {engine} is for {others[engine]}; use ctranslate2, with a bundle in int8 if you "
             "want int8, or leave it out"
         )
 
@@ -187,8 +195,11 @@ def _can_ctranslate2(bundle: Bundle) -> bool:
 
 
 def _can_onnxruntime(bundle: Bundle) -> bool:
-    if not has_wide_vnni() or onnx_graph.refusal(bundle) is not None:
-        return False
+    return has_wide_vnni() and onnx_graph.refusal(bundle) is None and _has_onnxruntime()
+
+
+def _has_onnxruntime() -> bool:
+    """Whether ONNX Runtime is installed, with what converts models for it."""
     try:
         import_onnxruntime()
         import_onnx()

@@ -1,10 +1,9 @@
-"""Continuous batching for a server on a GPU: texts in slots of a fixed size, whose memory is taken at the start. Reading parts of
-prompts and advancing all texts by a token are captured as CUDA graphs and replayed; the next tokens are chosen outside of them,
-since each request has its own options (`next_tokens.py`). The same code runs without graphs on any device.
+"""Continuous batching for a server on a GPU: texts in slots of a fixed size, whose memory is allocated at the start. Reading parts
+of prompts and advancing all texts by a token are captured as CUDA graphs and replayed; the next tokens are chosen outside the
+graphs, since each request has its own options (`next_tokens.py`). The same code runs without graphs on any device.
 
-The samples of one prompt share its keys and values: the prompt is read into the first of their rows. A row that is done or still
-reads its prompt takes part in each step without effect: it computes again what stands at its place already, or what the next part
-of its prompt replaces.
+The samples of one prompt share its keys and values, which are in the first of their rows. Rows that are done or still reading take
+part in each step without effect: they compute again what their place already holds, or what the next part of the prompt overwrites.
 """
 
 from __future__ import annotations
@@ -26,34 +25,32 @@ from regard.models.slots import read_parts, start_slots
 from regard.nn.embedding import SinusoidalPositions
 from regard.nn.slot_cache import SlotCache
 
-_WIDTHS = (8, 32)  # rows that a step may compute instead of all: few texts take less time then
-_CPU_BYTES = 2 << 30  # of the slots, unless told
+_WIDTHS = (8, 32)  # rows that a step may compute instead of all, to be faster with few texts
+_CPU_BYTES = 2 << 30  # of the slots, by default
 
 
 class SlotTextDecoder:
-    """The texts that one engine is writing; a `TextDecoder`."""
+    """A `TextDecoder` that keeps its texts in slots."""
 
     @torch.inference_mode()
     def __init__(self, engine: TorchEngine, rows: int, tokens: int, cache_bytes: int = 0) -> None:
-        """At most `rows` texts, each of at most `tokens` with its prompt, in `cache_bytes`; 0: a quarter of what is free."""
+        """At most `rows` texts of at most `tokens` each, prompt included, in `cache_bytes` (0: a share of the free memory)."""
         self._engine, self._model, self._choice = engine, engine.model, TokenChoice.of(engine)
         longest = [one for one in (tokens, engine.context, self._model.config.longest) if one is not None]
         self.capacity = min(longest)
         self.max_rows = min(rows, self._fitting(cache_bytes))
         self.max_tokens = self.max_rows * self.capacity
-        self._free = list(range(self.max_rows))  # a heap: the lowest are taken first
+        self._free = list(range(self.max_rows))  # a heap: the lowest row is taken first
         self._rows: dict[int, list[int]] = {}  # of each job, by its id
-        self._writing: list[DecoderJob] = []  # whose prompts are read
+        self._writing: list[DecoderJob] = []  # jobs whose prompts have been read
         self._reading = ReadingQueue()
-        self._read_so_far: dict[
-            int, int
-        ] = {}  # tokens of prompts that are being read, by the row that they are read into
+        self._read_so_far: dict[int, int] = {}  # tokens already read of unfinished prompts, by their first row
         with engine._exclusive():
             self._make_slots()
 
     @property
     def cache_bytes(self) -> int:
-        """Memory of the slots."""
+        """The memory of all slots."""
         return (self.max_rows + 1) * self.capacity * self._engine.bytes_per_token
 
     @property
@@ -62,27 +59,27 @@ class SlotTextDecoder:
         return sum(len(job.rows) for job in self._writing)
 
     def _fitting(self, cache_bytes: int) -> int:
-        """How many slots fit into so much memory."""
+        """How many slots fit into this much memory."""
         device, of_row = self._engine.device, self.capacity * self._engine.bytes_per_token
         if not cache_bytes:
             is_cuda = device.type == "cuda"
             cache_bytes = int(MEMORY_SHARE * torch.cuda.mem_get_info(device)[0]) if is_cuda else _CPU_BYTES
-        slots = cache_bytes // of_row - 1  # one more takes what belongs to no text
+        slots = cache_bytes // of_row - 1  # one more takes writes that belong to no text
         if slots < 1:
             raise UserError(
-                f"limit cache_bytes must be at least {2 * of_row:,}, so that a text of {self.capacity:,} tokens has room, but "
-                f"{cache_bytes:,} bytes are there; raise it, or lower limit tokens"
+                f"the limit cache_bytes must be at least {2 * of_row:,}, so that a text of {self.capacity:,} tokens has room, but "
+                f"only {cache_bytes:,} bytes are available; raise it, or lower the limit tokens"
             )
         return slots
 
     def _make_slots(self) -> None:
-        """The cache and the graphs, which are captured at once: no client waits for it, and the memory is known."""
+        """Allocate the cache and capture the graphs now, so that no client waits for it and the memory is known."""
         model, device, rows = self._model, self._engine.device, self.max_rows
         for stack in model.stacks:
             if isinstance(stack.positions, SinusoidalPositions):
                 stack.positions.reserve(self.capacity)
         self._cache = start_slots(model, rows, 1, self.capacity)
-        self._graph_inputs = [*model.parameters(), *model.buffers()]  # the graphs read this memory
+        self._graph_inputs = [*model.parameters(), *model.buffers()]  # kept alive: the graphs read this memory
         vocab_size = max(model.config.vocab_size, self._engine.eos_id + 1)
         self._logits = torch.zeros((rows, vocab_size), dtype=model.output_matrix.dtype, device=device)
         self._newest = torch.zeros((2, rows), dtype=torch.int64, device=device)  # tokens, and their positions
@@ -115,7 +112,7 @@ class SlotTextDecoder:
         prepare_job(self._engine, job)
         if len(job.prompt) >= self.capacity:
             raise InputError(
-                f"a prompt must have fewer than {self.capacity:,} tokens, the limit of this server, but has {len(job.prompt):,}"
+                f"a prompt must have fewer than {self.capacity:,} tokens on this server, but has {len(job.prompt):,}"
             )
         job.limit = min(job.limit, self.capacity - len(job.prompt))
 
@@ -160,7 +157,7 @@ class SlotTextDecoder:
                 self._begin(part.job)
 
     def _begin(self, job: DecoderJob) -> None:
-        """Let the rows of a job, whose prompt the first of them has read, go on from there."""
+        """Start all rows of a job from the prompt that its first row has read."""
         rows = self._rows[id(job)]
         numbers = to_device(torch.tensor(rows), self._newest.device)
         self._cache.prefixes.ancestors.index_fill_(0, numbers, rows[0])
@@ -168,11 +165,11 @@ class SlotTextDecoder:
         self._writing.append(job)
 
     def _upload(self) -> int:
-        """Tell the device the newest token of each row and its position; returns the number of rows that the step computes."""
+        """Copy the newest token of each row and its position to the device; returns the number of rows to compute."""
         highest = max(row for job in self._writing for row in self._rows[id(job)])
         width = next(one for one in self._steps if one > highest)
         words = torch.zeros((2, self.max_rows), dtype=torch.int64)
-        for row, read in self._read_so_far.items():  # what the step writes there, the next part replaces
+        for row, read in self._read_so_far.items():  # the next part overwrites what the step writes there
             words[1, row] = read
         rows = [row for job in self._writing for row in self._rows[id(job)]]
         words[0, rows] = torch.tensor(newest_tokens(self._writing))

@@ -1,4 +1,4 @@
-"""What the engines that continue texts without torch share: a prompt with its limits, and the hypothesis it becomes."""
+"""Shared by the engines that continue texts without torch: prompts with their limits, and the resulting hypotheses."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ class TextJob:
     number: int
     prompt: tuple[int, ...]  # with its forced prefix
     prefix: tuple[int, ...]
-    limit: int  # tokens that may follow, the prefix not counted
+    limit: int  # tokens that may follow the prefix
     ends: Callable[[Sequence[int]], bool] | None
 
 
 def make_job(bundle: Bundle, number: int, prompt: Sequence[int], wish: Constraints, options: SearchOptions) -> TextJob:
-    """The job of a prompt that is not empty, and of a prefix without choices."""
+    """The job of a non-empty prompt and a prefix without alternatives."""
     prefix = tuple(one for one in wish.prefix if isinstance(one, int))
     limit = length_limit(prompt, options, bundle.config, wish, bundle.max_length)
     return TextJob(number, (*prompt, *prefix), prefix, limit - len(prefix), wish.ends)
 
 
 def opened(prompts: Sequence[Sequence[int]], first: int) -> list[Sequence[int]]:
-    """Prompts with the token that begins a text, -1 if there is none, in place of nothing."""
+    """Prompts, with empty ones replaced by the token that begins a text (-1 if there is none)."""
     if first < 0 and not all(prompts):
         raise UserError("a prompt must not be empty with this model, which has no token that begins a text")
     return [prompt or (first,) for prompt in prompts]
 
 
 def make_hypothesis(job: TextJob, ids: Sequence[int], log_prob: float, options: SearchOptions) -> Hypothesis:
-    """The hypothesis of these tokens after the prefix; `log_prob` counts the prefix, too."""
+    """The hypothesis of the prefix and these tokens; `log_prob` includes the prefix."""
     ended = len(ids) < job.limit
     tokens = (*job.prefix, *ids)
     length = len(tokens) + (1 if ended else 0)
@@ -45,9 +45,9 @@ def make_hypothesis(job: TextJob, ids: Sequence[int], log_prob: float, options: 
 
 
 def check_length(texts: Sequence[Sequence[int]], most: int) -> None:
-    """Refuse texts that are longer, with their prompts, than the table of positions."""
+    """Refuse texts that, with their prompts, exceed the table of positions."""
     longest = max(map(len, texts), default=0)
     if longest > most:
         raise InputError(
-            f"a text with its prompt must have at most {most:,} tokens, the limit of this model, but has {longest:,}"
+            f"a text with its prompt must have at most {most:,} tokens, the limit of this model, but has {longest:,}; shorten it"
         )

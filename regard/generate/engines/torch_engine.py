@@ -406,7 +406,8 @@ class TorchEngine:
         longest = max((len(prompt) + len(text) for prompt, text in zip(prompts, texts, strict=True)), default=0)
         if most is not None and longest > most:
             raise InputError(
-                f"a text with its prompt must have at most {most:,} tokens, the limit of this model, but has {longest:,}"
+                f"a text with its prompt must have at most {most:,} tokens, the limit of this model, but has {longest:,}; "
+                "shorten it"
             )
 
     def _decode(self, model: Transformer, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> Tensor:

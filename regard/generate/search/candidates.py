@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from regard.generate.options import SearchOptions
+from regard.generate.search.order import likeliest
 from regard.generate.search.sampling import draw
 
 # Subtracted from an overdue hypothesis when candidates are ranked and finished hypotheses are scored: a phrase appended to the end
@@ -60,7 +61,9 @@ def best_extensions(total: Tensor, count: int, ranked_by: Tensor | None = None) 
     units, width, vocab_size = total.shape
     # (U, W, V) -> (U, W * V)
     flat = total.view(units, -1)
-    ranks, place = (flat if ranked_by is None else ranked_by.reshape(units, -1)).topk(min(count, width * vocab_size))
+    ranks, place = likeliest(
+        flat if ranked_by is None else ranked_by.reshape(units, -1), min(count, width * vocab_size)
+    )
     best = ranks if ranked_by is None else flat.gather(1, place).masked_fill(torch.isneginf(ranks), -math.inf)
     return Candidates(best, place // vocab_size, place % vocab_size, ranks)
 
@@ -68,7 +71,7 @@ def best_extensions(total: Tensor, count: int, ranked_by: Tensor | None = None) 
 def best_of_each(total: Tensor, count: int, ranked_by: Tensor) -> Candidates:
     """The `count` best extensions of each hypothesis, W * count per unit."""
     width, vocab_size = total.shape[1:]
-    ranks, tokens = ranked_by.topk(min(count, vocab_size), dim=2)  # (U, W, count)
+    ranks, tokens = likeliest(ranked_by, min(count, vocab_size))  # (U, W, count)
     best = total.gather(2, tokens).masked_fill(torch.isneginf(ranks), -math.inf)
     parents = torch.arange(width, device=total.device)[None, :, None].expand_as(tokens)
     # (U, W, count) -> (U, C)

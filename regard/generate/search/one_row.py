@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.generate.options import SearchOptions
+from regard.generate.search.order import likeliest_places
 
 _Array = NDArray[Any]
 
@@ -34,16 +35,26 @@ def next_token(
     `uniform`, in [0, 1), is for sampling; a `forced` token is taken whatever the rules say."""
     if options.repetition_penalty != 1.0:
         _penalise(logits, text, options.repetition_penalty)
-    largest = float(logits.max())
-    total = largest + math.log(float(np.exp(logits - np.float32(largest)).sum())) if math.isfinite(largest) else largest
-    _merge_ends(logits, rules.ends, options.sample)
+    log_probs = _normalise(logits)
+    _merge_ends(log_probs, rules.ends, options.sample)
     if forced is not None:
-        return forced, float(logits[forced]) - total
+        return forced, float(log_probs[forced])
     if rules.forbidden:
-        logits[list(rules.forbidden)] = -np.inf
-    _forbid_repetition(logits, text, options, rules)
-    token = _draw(logits, total, uniform, options) if options.sample else int(logits.argmax())
-    return token, float(logits[token]) - total
+        log_probs[list(rules.forbidden)] = -np.inf
+    _forbid_repetition(log_probs, text, options, rules)
+    token = _draw(log_probs, uniform, options) if options.sample else int(log_probs.argmax())
+    return token, float(log_probs[token])
+
+
+def _normalise(logits: _Array) -> _Array:
+    """Logits (V,) as log-probabilities, in place, with the roundings of torch's log_softmax: what is equal there is equal here."""
+    largest = logits.max()
+    if np.isfinite(largest):
+        logits -= largest
+        logits -= np.float32(math.log(float(np.exp(logits).sum())))
+    else:
+        logits[:] = np.nan
+    return logits
 
 
 def _penalise(logits: _Array, text: Sequence[int], penalty: float) -> None:
@@ -52,24 +63,24 @@ def _penalise(logits: _Array, text: Sequence[int], penalty: float) -> None:
     logits[seen] = np.where(values > 0, values / np.float32(penalty), values * np.float32(penalty))
 
 
-def _merge_ends(logits: _Array, ends: Sequence[int], is_sampled: bool) -> None:
+def _merge_ends(log_probs: _Array, ends: Sequence[int], is_sampled: bool) -> None:
     """Make the first end token stand for all: as likely as the likeliest, or to draw from as likely as all of them together."""
     if len(ends) < 2:
         return
-    values = logits[list(ends)]
+    values = log_probs[list(ends)]
     largest = values.max()
     merged = largest + np.log(np.exp(values - largest).sum()) if is_sampled and np.isfinite(largest) else largest
-    logits[list(ends)] = -np.inf
-    logits[ends[0]] = merged
+    log_probs[list(ends)] = -np.inf
+    log_probs[ends[0]] = merged
 
 
-def _forbid_repetition(logits: _Array, text: Sequence[int], options: SearchOptions, rules: TokenRules) -> None:
+def _forbid_repetition(log_probs: _Array, text: Sequence[int], options: SearchOptions, rules: TokenRules) -> None:
     repeated = {
         *(_ngram_ends(text, options.no_repeat) if options.no_repeat else ()),
         *(_loop_ends(text, options.max_repeat) if options.max_repeat else ()),
     }.difference(rules.ends[:1])  # a prompt may have end tokens: they do not keep the output from ending
     if repeated:
-        logits[list(repeated)] = -np.inf
+        log_probs[list(repeated)] = -np.inf
 
 
 def _ngram_ends(text: Sequence[int], n: int) -> set[int]:
@@ -96,17 +107,17 @@ def _loop_ends(text: Sequence[int], times: int) -> set[int]:
     return found
 
 
-def _draw(logits: _Array, total: float, uniform: float, options: SearchOptions) -> int:
-    """As `sampling.draw`: inverts the cumulative distribution over the tokens, likeliest first."""
-    scaled = (logits.astype(np.float64) - total) / options.temperature
+def _draw(log_probs: _Array, uniform: float, options: SearchOptions) -> int:
+    """As `sampling.draw`: inverts the cumulative distribution over the tokens in the order of `order.py`."""
+    scaled = log_probs.astype(np.float64) / options.temperature
     count = min(options.top_k or len(scaled), len(scaled))
-    tokens = _likeliest(scaled, count if count < len(scaled) else _FEW)
+    tokens = likeliest_places(scaled, count if count < len(scaled) else _FEW)
     if count < len(scaled):
         probs = _softmax(scaled[tokens])
     else:
         probs = _softmax(scaled)
         if probs[tokens].sum() <= options.top_p:  # more than a few are needed
-            tokens = np.argsort(-scaled, kind="stable")
+            tokens = likeliest_places(scaled, len(scaled))
         probs = probs[tokens]
     # top_p keeps the likeliest tokens, up to and including the one that reaches it.
     probs = np.where(np.cumsum(probs) - probs >= options.top_p, 0.0, probs)
@@ -115,14 +126,6 @@ def _draw(logits: _Array, total: float, uniform: float, options: SearchOptions) 
     cumulative = np.cumsum(probs)
     place = int((cumulative <= uniform * cumulative[-1]).sum())
     return int(tokens[min(place, max(0, int((probs > 0).sum()) - 1))])
-
-
-def _likeliest(values: _Array, count: int) -> _Array:
-    """The places of the largest values, largest first."""
-    if count >= len(values):
-        return np.argsort(-values, kind="stable")
-    chosen = np.argpartition(values, len(values) - count)[len(values) - count :]
-    return chosen[np.lexsort((chosen, -values[chosen]))]
 
 
 def _softmax(values: _Array) -> _Array:

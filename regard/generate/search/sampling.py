@@ -7,13 +7,14 @@ import torch
 from torch import Tensor
 
 from regard.generate.options import SearchOptions
+from regard.generate.search.order import likeliest
 
 _LIKELIEST = 1_024  # tokens that are sorted at first: nearly always the drawn one is among them
 
 
 def draw(log_probs: Tensor, uniform: Tensor, options: SearchOptions) -> Tensor:
     """Sample tokens (...) from log-probabilities (..., V) with uniform numbers (...) in [0, 1): by inverting the cumulative
-    distribution over the tokens, likeliest first."""
+    distribution over the tokens in the order of `order.py`."""
     vocab_size = log_probs.shape[-1]
     if vocab_size < 4 * _LIKELIEST or options.top_k:  # few to sort
         return draw_sorted(log_probs, uniform, options)
@@ -24,10 +25,10 @@ def draw(log_probs: Tensor, uniform: Tensor, options: SearchOptions) -> Tensor:
 
 
 def _draw_likely(log_probs: Tensor, uniform: Tensor, options: SearchOptions) -> tuple[Tensor, Tensor]:
-    """As `draw`, but only the likeliest tokens are looked at; and whether that is certain to be the same, both (...). To sort a
-    whole vocabulary takes about as long as a step of a small model."""
+    """As `draw`, but from the likeliest tokens only; and whether the result is certain to be the same, both (...). Sorting a whole
+    vocabulary takes about as long as a step of a small model."""
     scaled = log_probs.double() / options.temperature
-    values, tokens = scaled.topk(_LIKELIEST)
+    values, tokens = likeliest(scaled, _LIKELIEST)
     probs = torch.exp(values - torch.logsumexp(scaled, dim=-1, keepdim=True))
     kept = _kept(probs, options)
     cumulative = kept.cumsum(dim=-1)
@@ -54,7 +55,7 @@ def draw_sorted(log_probs: Tensor, uniform: Tensor, options: SearchOptions) -> T
     scaled = log_probs.double() / options.temperature
     vocab_size = scaled.shape[-1]
     count = min(options.top_k or vocab_size, vocab_size)
-    values, tokens = scaled.sort(dim=-1, descending=True, stable=True) if count == vocab_size else scaled.topk(count)
+    values, tokens = likeliest(scaled, count)
     probs = _kept(torch.softmax(values, dim=-1), options)
     cumulative = probs.cumsum(dim=-1)
     place = (cumulative <= uniform[..., None] * cumulative[..., -1:]).sum(dim=-1)

@@ -4,6 +4,14 @@ import { postStream } from "./api.js";
 const KEY = "regard-chat";
 const MOST_CHARACTERS = 300_000; // that are kept: browsers store about five million
 const at = (id) => document.getElementById(id);
+
+// The newest messages that are kept. They begin with a question, as many chat templates demand.
+function newest(messages) {
+  let [size, first] = [0, messages.length];
+  for (let n = messages.length - 1; n >= 0 && (size += messages[n].content.length) <= MOST_CHARACTERS; n--) if (messages[n].role === "user") first = n;
+  return messages.slice(first);
+}
+
 const isMessage = (one) => ["user", "assistant"].includes(one?.role) && typeof one.content === "string";
 
 // `settings()` are the fields of a request that the view chooses: model, temperature and the most tokens.
@@ -20,14 +28,13 @@ export function startChat(settings) {
   function load() {
     try {
       const stored = JSON.parse(localStorage.getItem(KEY)) ?? {};
-      messages = Array.isArray(stored.messages) ? stored.messages.filter(isMessage) : [];
+      messages = Array.isArray(stored.messages) ? newest(stored.messages.filter(isMessage)) : [];
       system.value = typeof stored.system === "string" ? stored.system : "";
     } catch { messages = []; }
   }
 
   function store() {
-    const kept = [...messages];
-    while (kept.reduce((sum, one) => sum + one.content.length, 0) > MOST_CHARACTERS) kept.shift();
+    const kept = newest(messages);
     try {
       if (kept.length || system.value) localStorage.setItem(KEY, JSON.stringify({ system: system.value, messages: kept })); else localStorage.removeItem(KEY);
     } catch { /* storage is disabled: the conversation is lost when the page closes */ }

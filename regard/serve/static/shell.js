@@ -1,5 +1,6 @@
 // Starts the views, and handles what they share: navigation, the colour theme and the API key.
 import { get, hasKey, useKey } from "./api.js";
+import { startLabels, titleOf } from "./labels.js";
 import { startExplain } from "./look.js";
 import { readLink } from "./share.js";
 import { startTraining } from "./training.js";
@@ -50,7 +51,7 @@ function startKey(settings) {
 
 // --- views ---
 
-const TITLES = { translate: "Translate", explain: "Explain", write: "Write", training: "Training" };
+const TITLES = { translate: "Translate", explain: "Explain", labels: "Labels", write: "Write", training: "Training" };
 
 function startViews(views) {
   const tabs = [...document.querySelectorAll(".tabs a")];
@@ -80,8 +81,13 @@ async function start() {
   startKey(settings);
   const explain = startExplain(languages);
   const views = {};
-  if (languages.length || !(settings.training || settings.writers.length)) views.translate = startTranslate(languages, settings, (text, target, pair) => explain.open(text, target, pair));
+  const encoders = Object.entries(settings.encoders);
+  if (languages.length || !(settings.training || settings.writers.length || encoders.length)) views.translate = startTranslate(languages, settings, (text, target, pair) => explain.open(text, target, pair));
   if (languages.length) views.explain = explain;
+  if (encoders.length) {
+    TITLES.labels = document.querySelector("[data-view=labels]").textContent = titleOf(encoders);
+    views.labels = startLabels(encoders);
+  }
   if (settings.writers.length) views.write = startWrite(settings.writers, settings.chatting);
   if (settings.training) views.training = startTraining();
   document.querySelectorAll(".tabs a").forEach((tab) => { tab.hidden = !Object.hasOwn(views, tab.dataset.view); });

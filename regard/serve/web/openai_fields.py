@@ -111,7 +111,7 @@ class CompletionFields(WritingFields):
         None,
         ge=0,
         le=MAX_TOP,
-        description=f"an integer between 0 and {MAX_TOP}: add the log-probability of each token, and so many of the likeliest",
+        description=f"an integer between 0 and {MAX_TOP}: add the log-probability of each token and of this many of the likeliest",
     )
 
 
@@ -129,7 +129,7 @@ class ChatFields(WritingFields):
         None,
         ge=0,
         le=MAX_TOP,
-        description=f"an integer between 0 and {MAX_TOP}: with logprobs, so many of the likeliest tokens in each place",
+        description=f"an integer between 0 and {MAX_TOP}: with logprobs, how many of the likeliest tokens to list for each place",
     )
 
 

@@ -445,16 +445,25 @@ class AlternativesReply(BaseModel):
 
 
 class ExplainFields(BaseModel):
-    """A sentence whose translation is to be explained."""
+    """A sentence whose translation is to be explained, or a text for a model without a decoder."""
 
-    q: str = Field(min_length=1, description="one sentence")
-    source: str = Field(description="the language code of the sentence")
-    target: str = Field(description="the language code to translate into")
+    q: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=2, max_length=2)] = Field(
+        description="one sentence, or a text for a model without a decoder, or a list of two texts for one that reads two"
+    )
+    source: str | None = Field(None, description="the language code of the sentence")
+    target: str | None = Field(None, description="the language code to translate into")
     translation: str = Field("", description="a string: a translation to explain instead of the model's own")
     prefix: str = Field(
         "",
         description="a string that the translation begins with; unless it ends in a space, the model may complete its last word",
     )
+    model: str | None = Field(
+        None, description="a string: the name of a model without a decoder, in place of source and target"
+    )
+    label: str | None = Field(None, description="a string: the label or tag to explain instead of the likeliest")
+    token: str | None = Field(None, description="a string: the token to explain instead of the likeliest in a blank")
+    at: _Integer = Field(None, description="an integer, 1 or more: the word or the blank to explain", ge=1)
+    window: _Integer = Field(None, description="an integer, 1 or more: the part of a long text", ge=1)
     api_key: str | None = Field(None, description="a string: the API key, if the server requires one")
 
 
@@ -470,9 +479,16 @@ class PageLanguages(BaseModel):
     target: PageLanguage
 
 
+class PageEncoder(BaseModel):
+    """A model without a decoder."""
+
+    task: str
+    texts: list[int] = Field(description="how many texts it reads at once: one, two or either")
+
+
 class PageSettings(BaseModel):
     """LibreTranslate's fields, and our own: `alternatives`, `fileBytes`, `glossary`, `terms`, `termCharacters`, `training`,
-    `writers`."""
+    `writers`, `chatting`, `encoders`."""
 
     apiKeys: bool  # noqa: N815
     keyRequired: bool  # noqa: N815
@@ -490,6 +506,7 @@ class PageSettings(BaseModel):
     training: bool
     writers: list[str] = Field(description="the language models, by name")
     chatting: list[str] = Field(description="those of them with a chat template")
+    encoders: dict[str, PageEncoder] = Field(description="the models without a decoder, by name")
 
 
 class TrainingSample(BaseModel):

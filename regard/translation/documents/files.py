@@ -97,6 +97,22 @@ def translate_local(
         raise UserError(f"{source}: {str(error).removeprefix('file ')}") from None
 
 
+def sample_of_file(source: Path, column: str | None = None) -> list[str]:
+    """The texts of a document, to tell its language by."""
+    from regard.translation.documents.readers import open_document  # here: plain text does not need the readers
+
+    kind = find_kind(source.name)
+    check_regular(source, "a document is read more than once")
+    try:
+        if kind is None:
+            check_is_text(source)
+        return list(open_document(source.read_bytes(), kind or "txt", LOCAL_BYTES, column, "").texts)
+    except OSError as error:
+        raise UserError(f"{source}: cannot be read ({error.strerror})") from None
+    except InputError as error:
+        raise UserError(f"{source}: {str(error).removeprefix('file ')}") from None
+
+
 # --- folders ---
 
 
@@ -136,12 +152,16 @@ def find_documents(source: Path, target: Path, force: bool, resume: bool) -> Fol
     return job
 
 
-def walk(source: Path, target: Path) -> Iterator[Path]:
-    """The files of a folder and of those below it, in order, without hidden ones and the folder `target`."""
+def walk(source: Path, target: Path, leave_out: Callable[[Path], bool] = lambda folder: False) -> Iterator[Path]:
+    """The files of a folder and of those below it, in order, without hidden ones, the folder `target` and those to `leave_out`."""
     inside = target.resolve()
     for folder, folders, names in os.walk(source):
         here = Path(folder)
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and (here / name).resolve() != inside)
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not name.startswith(".") and (here / name).resolve() != inside and not leave_out(here / name)
+        )
         yield from (here / name for name in sorted(names) if not name.startswith(".") and (here / name).is_file())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -228,6 +229,30 @@ def test_what_was_stored_by_somebody_else_is_ignored(browser: Browser, writing: 
             page.locator(".tabs [aria-current]").wait_for()
             chat(page)
             assert messages(page) == []
+
+
+def store_chat(page: Page, *messages: tuple[str, str]) -> None:
+    stored = {"system": "", "messages": [{"role": role, "content": content} for role, content in messages]}
+    page.evaluate("(text) => { localStorage.setItem('regard-chat', text); }", json.dumps(stored))
+    page.reload()
+    page.locator(".tabs [aria-current]").wait_for()
+    chat(page)
+
+
+def test_a_stored_chat_begins_with_a_question(browser: Browser, writing: Running) -> None:
+    """What is too long is cut between turns."""
+    with open_page(browser, writing.url) as page:
+        store_chat(page, ("assistant", "What?"), ("user", "Hello"), ("assistant", "Good day"))
+        assert messages(page) == ["Hello", "Good day"]
+        store_chat(page, ("user", "x" * 200_000), ("assistant", "y" * 99_990), ("user", "Hello"), ("assistant", "z"))
+        page.evaluate(STALLED)
+        page.get_by_label("your message").fill("And now?")
+        page.get_by_role("button", name="Send").click()
+        page.locator("#chat-messages .assistant", has_text="Good day").wait_for()
+        page.get_by_role("button", name="Stop").click()
+        page.get_by_role("button", name="Send").wait_for()
+        kept = page.evaluate("JSON.parse(localStorage.getItem('regard-chat')).messages")
+        assert [one["content"] for one in kept] == ["Hello", "z", "And now?", "Good day"]
 
 
 def test_a_model_without_a_template_offers_no_chat(browser: Browser, tmp_path: Path, folder: Path) -> None:
