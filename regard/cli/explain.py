@@ -111,8 +111,6 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError(
             f"--from and --to are for models that translate, but this one is for the task {bundle.task}; leave them out"
         )
-            f"--from and --to are for models that translate, but this one is for the task {bundle.task}; leave them out"
-        )
     if bundle.task != "translate" and arguments.attention not in (None, "encoder"):
         raise UserError(f"--attention must be encoder for a model without a decoder, but is {arguments.attention}")
     text = EXAMPLE if arguments.text is None else arguments.text
