@@ -233,6 +233,7 @@ def merge(base: Bundle, adapter: Adapter, folder: Path) -> Bundle:
         max_length=base.max_length,
         facts={**base.facts, "adapter": _name(adapter.folder, "adapter"), "init": _name(base.folder, "model")},
         alignment=base.alignment,
+        directions=base.directions,
         task=base.task,
         prompts=base.prompts,
         takes_pairs=base.takes_pairs,

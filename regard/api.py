@@ -3,10 +3,12 @@ explains; `regard.load_index(...)` an index to search."""
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, overload
@@ -28,7 +30,8 @@ from regard.progress import OnProgress, progress_if
 from regard.translation.alignment import TextAlignment, align_texts
 from regard.translation.alternatives import Alternative, find_alternatives
 from regard.translation.constraints import TextConstraints
-from regard.translation.documents.files import Languages, check_target, translate_local
+from regard.translation.directions import choose_direction, shown
+from regard.translation.documents.files import Languages, check_target, sample_of_file, translate_local
 from regard.translation.documents.formats import find_kind, output_kind
 from regard.translation.glossary import Glossary
 from regard.translation.results import Result, unmet_note
@@ -93,22 +96,47 @@ class Model:
             self.engine = make_engine(bundle, engine, device, batch, others)
         self.max_length = min(one.max_length for one in (bundle, *others))
         self._models = 1 + len(others)
+        self._is_chosen = len(bundle.pairs) == 1  # the direction
         _LOG.info("loaded %r", self)
 
     def __repr__(self) -> str:
         ensemble = f", ensemble of {self._models} models" if self._models > 1 else ""
-        what = f"{self.source} → {self.target}" if self.bundle.task == "translate" else self.bundle.task
+        what = self.bundle.task if self.bundle.task != "translate" else shown([(self.source, self.target)])
+        what = what if self._is_chosen else self.bundle.languages
         return f"<regard.Model {what} ({self.bundle.folder.name}){ensemble}, {type(self.engine).__name__}>"
 
     @property
     def source(self) -> str:
-        """The source language, such as "en"."""
+        """The source language, such as "en"; of several directions that of the first, unless `toward` chose another."""
         return self.bundle.source
 
     @property
     def target(self) -> str:
         """The target language, such as "de"."""
         return self.bundle.target
+
+    @property
+    def directions(self) -> tuple[tuple[str, str], ...]:
+        """Source and target language of every direction."""
+        self._needs("translate")
+        return self.bundle.pairs
+
+    def toward(self, target: str | None = None, source: str | None = None, sample: Iterable[str] = ()) -> Model:
+        """The model for one of its directions, with the same weights in memory. A language that is not named is found by the texts
+        in `sample`.
+
+        >>> load("tests/golden/bundle-1").toward("tgt").target
+        'tgt'
+        """
+        self._needs("translate")
+        if self._is_chosen and target is None and source is None:
+            return self
+        pair = choose_direction(self.bundle.pairs, source, target, sample)
+        chosen = copy.copy(self)
+        vars(chosen).pop("_explainer", None)
+        chosen.bundle, chosen._is_chosen = self.bundle.toward(*pair), True
+        chosen.options = TranslationOptions.of(chosen.bundle)
+        return chosen
 
     def translate(
         self,
@@ -118,11 +146,16 @@ class Model:
         alpha: float | None = None,
         prefix: str | Sequence[str] | None = None,
         phrases: Sequence[str] | Sequence[Sequence[str]] | None = None,
+        target: str | Sequence[str] | None = None,
+        source: str | None = None,
         progress: bool = False,
         **search: Any,
     ) -> str | list[str]:
         """Translate a text (returns a string) or a list of texts (returns a list). Options default to the model's settings.
         `progress` shows a progress bar on standard error.
+
+        A model for several directions is told the `target` language, one for all texts or one for each; if it is not, the language
+        of the texts decides.
 
         `prefix` is a forced prefix, one for all texts or one for each; the search may extend its last word unless it ends in a
         space. `phrases` must appear as whole words: a list for all texts, or a list of lists. If a translation lacks what was asked
@@ -138,7 +171,7 @@ class Model:
         options = self.search_options(beam, alpha, 1, **search)
         constraints = _text_constraints(lines, prefix, phrases)
         with progress_if(progress, "translating", len(lines)) as done:
-            results = self._translator(options).translate(lines, done, constraints)
+            results = self._translate(lines, options, constraints, target, source, done)
         if said := unmet_note(results):
             warnings.warn(said, stacklevel=2)
         texts = [result.text for result in results]
@@ -153,6 +186,8 @@ class Model:
         alpha: float | None = None,
         prefix: str | Sequence[str] | None = None,
         phrases: Sequence[str] | Sequence[Sequence[str]] | None = None,
+        target: str | Sequence[str] | None = None,
+        source: str | None = None,
         progress: bool = False,
         **search: Any,
     ) -> list[Result]:
@@ -164,7 +199,31 @@ class Model:
         options = self.search_options(beam, alpha, n, **search)
         constraints = _text_constraints(lines, prefix, phrases)
         with progress_if(progress, "translating", len(lines)) as done:
-            return self._translator(options).translate(lines, done, constraints)
+            return self._translate(lines, options, constraints, target, source, done)
+
+    def _translate(
+        self,
+        lines: Sequence[str],
+        options: TranslationOptions,
+        constraints: Sequence[TextConstraints],
+        target: str | Sequence[str] | None,
+        source: str | None,
+        on_progress: OnProgress | None,
+    ) -> list[Result]:
+        """Results in order; lines with the same target are translated together."""
+        if target is None or isinstance(target, str):
+            model = self.toward(target, source, lines)
+            return model._translator(options).translate(lines, on_progress, constraints)
+        targets = check_texts("target", target, alternative="a string or ", of="languages")
+        if len(targets) != len(lines):
+            raise ValueError(f"`target` must have one entry for each of {len(lines)} sentences, but has {len(targets)}")
+        found: dict[int, Result] = {}
+        for one in dict.fromkeys(targets):
+            numbers = [number for number, other in enumerate(targets) if other == one]
+            mine, own = [lines[n] for n in numbers], [constraints[n] for n in numbers] if constraints else []
+            results = self._translate(mine, options, own, one, source, on_progress)
+            found |= zip(numbers, results, strict=True)
+        return [found[number] for number in range(len(lines))]
 
     def translate_file(
         self,
@@ -189,6 +248,10 @@ class Model:
         target = None if target is None else check_path("target", target)
         check_file(source)
         kind = find_kind(source.name)
+        if not self._is_chosen:
+            model = self.toward(sample=sample_of_file(source, column))
+            given = {"column": column, "force": force, "on_progress": on_progress, "progress": progress, **search}
+            return model.translate_file(source, target, beam=beam, alpha=alpha, **given)
         if target is None:
             ending = f".{output_kind(kind)}" if kind else source.suffix
             target = source.with_name(f"{source.stem}.{self.bundle.target}{ending}")
@@ -333,8 +396,8 @@ class Model:
 
     def align(self, pairs: Sequence[tuple[str, str]]) -> list[TextAlignment]:
         """Which words of each text go with which words of its translation, by this model or from elsewhere."""
-        self._needs("translate")
-        return align_texts(self.engine, self.bundle.tokenizer, pairs, self.bundle.max_length)
+        model = self.toward(sample=(source for source, _ in pairs))
+        return align_texts(model.engine, model.bundle.tokenizer, pairs, model.bundle.max_length, model.bundle.target)
 
     def follow(
         self,
@@ -365,7 +428,7 @@ class Model:
         self, text: str, options: TranslationOptions, constraints: TextConstraints | None = None
     ) -> Iterator[str]:
         """`follow` with finished `TranslationOptions`."""
-        return self._translator(options).follow(text, constraints or TextConstraints())
+        return self.toward(sample=[text])._translator(options).follow(text, constraints or TextConstraints())
 
     def alternatives(self, text: str, prefix: str = "", *, k: int = 8, least: float | None = None) -> list[Alternative]:
         """The likeliest next words after `prefix`, the beginning of a translation of `text`, at most `k`, with their probabilities.
@@ -377,7 +440,8 @@ class Model:
         """
         check_text("text", text)
         check_text("prefix", prefix)
-        return find_alternatives(self._translator(self.options).text_side, self.engine, text, prefix, k, least)
+        side = self.toward(sample=[text])._translator(self.options).text_side
+        return find_alternatives(side, self.engine, text, prefix, k, least)
 
     @property
     def chunk(self) -> int:
@@ -407,7 +471,7 @@ class Model:
         src, tgt = check_texts("src", src, of="sentences"), check_texts("tgt", tgt, of="sentences")
         if len(src) != len(tgt):
             raise ValueError(f"`src` and `tgt` must have the same length, but have {len(src)} and {len(tgt)} sentences")
-        scored = self._translator(self.options).score(src, tgt)
+        scored = self.toward(sample=src)._translator(self.options).score(src, tgt)
         for number, tokens in enumerate(scored, 1):
             if not all(map(math.isfinite, tokens)):
                 raise RegardError(
@@ -454,7 +518,9 @@ class Model:
             return self._encoder_explainer.explain(text, label=label, token=token, at=at, window=window, top=top)
         check_text("text", text)
         options = self.search_options(beam, alpha, 1).search
-        return self._explainer.explain(cast(str, text), options, target=target, prefix=prefix, force=force, top=top)
+        return self.toward(sample=[cast(str, text)])._explainer.explain(
+            cast(str, text), options, target=target, prefix=prefix, force=force, top=top
+        )
 
     @cached_property
     def _explainer(self) -> Explainer:
@@ -478,8 +544,11 @@ class Model:
 
     def _translator(self, options: TranslationOptions | SearchOptions) -> Translator:
         self._needs("translate")
+        if not self._is_chosen:
+            raise UserError(f"the model translates {self.bundle.languages}; choose one with `toward`")
         if isinstance(options, SearchOptions):  # nothing is asked of the text side
             options = TranslationOptions(options)
+        options = replace(options, languages=(self.source, self.target))
         utility = sentence_scorer(options.mbr, self.bundle.target) if options.mbr else None
         return Translator(self.bundle.tokenizer, self.engine, options, self.max_length, utility)
 

@@ -135,7 +135,8 @@ def augment_corpus(
     with join_crew(device, engine) as crew:
 
         def load(bundle: Bundle) -> Model:
-            return Model(bundle, device=crew.device, batch=batch, engine=engine)
+            model = Model(bundle, device=crew.device, batch=batch, engine=engine)
+            return model.toward(bundle.target, bundle.source)
 
         opened = crew.run_on_first(lambda: _open(check, resume))
         if opened is not None:
@@ -169,7 +170,7 @@ class _Job:
         choose: Choose,
         filter: Filter,
     ) -> _Job:
-        bundle = load_bundle(find_bundle(model), "translate")
+        bundle = _of_labels(load_bundle(find_bundle(model), "translate"), output, method)
         source, target = (bundle.source, bundle.target) if method == "distill" else (bundle.target, bundle.source)
         specs = [inputs] if isinstance(inputs, str) else list(inputs)
         _check_labels(output, bundle, method, (source, target))
@@ -230,6 +231,18 @@ def _find_texts(spec: str, bundle: Bundle, method: Method, languages: tuple[str,
         if text.is_monolingual:
             _check_monolingual(text.corpus.source, bundle)
     return texts
+
+
+def _of_labels(bundle: Bundle, output: str, method: Method) -> Bundle:
+    """The model for the direction that the labels of the new corpus name."""
+    if len(bundle.pairs) == 1:
+        return bundle
+    labels = brace_labels(output)
+    if not labels:
+        raise UserError(
+            f"{output!r}: must name its languages as {{source,target}}, since the model translates {bundle.languages}"
+        )
+    return bundle.toward(*(labels[0] if method == "distill" else reversed(labels[0])))
 
 
 def _check_labels(spec: str, bundle: Bundle, method: Method, languages: tuple[str, str]) -> None:

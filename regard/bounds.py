@@ -11,6 +11,8 @@ from regard.errors import UserError
 from regard.escaping import shorten
 
 MAX_VOCABULARY = 10_000_000  # pieces
+MAX_DIRECTIONS = 1_000  # of a translation model
+MOST_TARGETS = 31  # target languages of a model for several directions; each has a reserved piece
 MAX_WORKERS = 1_024  # processes that prepare text
 MAX_BEAM = 10_000  # an engine may allow fewer: see `generate/engines/batches.py`
 MAX_BATCH = 65_536  # sentences that are searched together

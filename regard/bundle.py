@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from regard.aligning import AlignmentHeads
-from regard.bounds import MAX_LENGTH, check_label, check_whole
+from regard.bounds import MAX_DIRECTIONS, MAX_LENGTH, check_label, check_whole
 from regard.builtin import DEFAULT, DEFAULTS, builtin_models
 from regard.card import make_card
 from regard.config import ModelConfig
@@ -38,7 +38,7 @@ from regard.settings import FrontKind, HeadKind
 from regard.weights import Stored, check_finite, check_header, readable, scale_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
@@ -47,7 +47,7 @@ class BundleGone(UserError):
     """The files of an opened bundle were removed or replaced."""
 
 
-FORMAT = 3  # the highest readable format; all earlier ones stay readable
+FORMAT = 4  # the highest readable format; all earlier ones stay readable. 4: several directions
 CONFIG, CARD, RECIPE, WEIGHTS = "config.json", "card.md", "recipe.toml", "model.safetensors"
 
 
@@ -69,12 +69,34 @@ class Bundle:
     prompts: Mapping[str, str] = field(
         default_factory=dict
     )  # of the task embed: what may be put before a text, by name
+    # Source and target of each direction of a model that is told the target language; empty in a model for one direction. `source`
+    # and `target` are the chosen one, the first unless `toward` chose another.
+    directions: tuple[tuple[str, str], ...] = ()
     takes_pairs: bool | None = None  # of the task classify: whether it reads pairs of texts; None: not recorded
 
     def __repr__(self) -> str:
         layers = "+".join(str(stack.layers) for stack in self.config.stacks.values())
-        what = f"{self.source} → {self.target}" if self.task == "translate" else self.task
+        what = self.languages if self.task == "translate" else self.task
         return f"<regard.Bundle {what}, d_model {self.config.d_model}, {layers} layers, {self.folder}>"
+
+    @property
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """Source and target of every direction; a model for one direction has one."""
+        return self.directions or ((self.source, self.target),)
+
+    @property
+    def languages(self) -> str:
+        """The directions for people, such as "en → fr, fr → en"."""
+        return ", ".join(f"{source} → {target}" for source, target in self.pairs)
+
+    def toward(self, source: str, target: str) -> Bundle:
+        """The same model for one of its directions."""
+        if (source, target) not in self.pairs:
+            raise UserError(f"{self.folder}: must translate {source} → {target}, but translates {self.languages}")
+        chosen = dataclasses.replace(self, source=source, target=target)
+        if "tokenizer" in vars(self):
+            vars(chosen)["tokenizer"] = self.tokenizer  # it is loaded already
+        return chosen
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -89,6 +111,14 @@ class Bundle:
             raise UserError(
                 f"{self.folder / 'tokenizer'}: must have at most as many pieces as the model's vocabulary "
                 f"({self.config.vocab_size:,}), but has {tokenizer.vocab_size:,}"
+            )
+        if bool(tokenizer.targets) != bool(self.directions) or not {to for _, to in self.directions} <= {
+            *tokenizer.targets
+        }:
+            raise UserError(
+                f"{self.folder / 'tokenizer'}: must have tags for the targets of the model's directions "
+                f"({', '.join(dict.fromkeys(to for _, to in self.directions)) or 'none'}), but has tags for "
+                f"{', '.join(tokenizer.targets) or 'none'}"
             )
         return tokenizer
 
@@ -128,6 +158,7 @@ def save_bundle(
     alignment: AlignmentHeads | None = None,
     task: str = "translate",
     prompts: Mapping[str, str] | None = None,
+    directions: Sequence[tuple[str, str]] = (),
     takes_pairs: bool | None = None,
 ) -> Bundle:
     """Write a bundle atomically, replacing one in the same folder. `weights` are already in the form that `stored` names. `source`
@@ -136,7 +167,7 @@ def save_bundle(
 
     check_task_shape(task, config)
     decode = dataclasses.replace(decode, guard=bool(decode.guard))
-    number = format_of(config, tokenizer, stored, task)
+    number = 4 if directions else format_of(config, tokenizer, stored, task)
     with atomic_folder(folder) as temporary:
         contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
         save_file(contiguous, str(temporary / WEIGHTS))
@@ -147,6 +178,8 @@ def save_bundle(
         settings["model"] = config.to_dict()
         if task == "translate":
             settings |= {"source": source, "target": target}
+        if directions:
+            settings["directions"] = [list(pair) for pair in directions]
         settings |= {
             "decode": {key: value for key, value in dataclasses.asdict(decode).items() if value is not None},
             "max_length": max_length,
@@ -167,7 +200,7 @@ def save_bundle(
         (temporary / RECIPE).write_text(recipe_toml, encoding="utf-8")
         bundle = Bundle(
             temporary, config, source, target, decode, max_length, dict(facts), stored, alignment, task=task,
-            prompts=dict(prompts or {}), takes_pairs=takes_pairs,
+            prompts=dict(prompts or {}), directions=tuple(directions), takes_pairs=takes_pairs,
         )  # fmt: skip
         (temporary / CARD).write_text(make_card(bundle), encoding="utf-8")
         write_manifest(temporary, format=number)
@@ -298,6 +331,7 @@ def _from_settings(folder: Path, settings: Mapping[str, Any]) -> Bundle:
         manifest=sha256(folder / MANIFEST),
         task=task,
         prompts=_read_prompts(settings, task),
+        directions=_read_directions(settings, task),
         takes_pairs=_read_takes_pairs(settings, task),
     )
     try:
@@ -324,6 +358,24 @@ def _read_task(settings: Mapping[str, Any], config: ModelConfig) -> str:
         if settings.get(name) != wanted:
             raise UserError(f"{name} must be {wanted!r} by the model's settings, but is {shorten(settings.get(name))}")
     return str(task)
+
+
+def _read_directions(settings: Mapping[str, Any], task: str) -> tuple[tuple[str, str], ...]:
+    """The directions of a model that is told the target language; that in `source` and `target` is one of them."""
+    listed = settings.get("directions", [])
+    if not isinstance(listed, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in listed):
+        raise UserError(f"directions must be a list of pairs of languages, but is {shorten(listed)}")
+    for pair in listed:
+        for name, label in zip(("source", "target"), pair, strict=True):
+            check_label(f"{name} in directions", label)
+    found = tuple((source, target) for source, target in listed)
+    if found and (task != "translate" or _format(settings) < 4):
+        raise UserError("directions must not be there before format 4 or for another task than translate")
+    if found and ((settings["source"], settings["target"]) not in found or len(set(found)) < len(found)):
+        raise UserError("directions must be different pairs, one of them source and target")
+    if len(found) > MAX_DIRECTIONS:
+        raise UserError(f"directions must be at most {MAX_DIRECTIONS}, but are {len(found):,}")
+    return found
 
 
 def _read_prompts(settings: Mapping[str, Any], task: str) -> dict[str, str]:

@@ -75,7 +75,7 @@ def make_card(bundle: Bundle) -> str:
 def _heading(bundle: Bundle) -> list[str]:
     made = "imported" if "imported" in bundle.facts else "trained"
     version = f" {bundle.facts['regard']}" if bundle.facts.get("regard") else ""
-    title, what = _TITLES.get(bundle.task, (f"{bundle.source} → {bundle.target}", "translation model"))
+    title, what = _TITLES.get(bundle.task, (bundle.languages, "translation model"))
     return [f"# {title}", "", f"A Transformer {what} {made} with Regard{version}."]
 
 

@@ -12,7 +12,8 @@ from regard.builtin import builtin_models
 from regard.bundle import CONFIG, Bundle, cached_models, read_bundle
 from regard.errors import UserError
 from regard.files import MANIFEST
-from regard.translation.languages import language_name, match_code
+from regard.translation.directions import fitting_directions
+from regard.translation.languages import language_name
 
 Place = Literal["built-in", "cached", "local"]
 _DEPTH = 3  # folders below the one that is searched: runs/NAME/model
@@ -74,7 +75,7 @@ def named_pairs() -> list[tuple[str, str]]:
     """The languages of the built-in and cached models."""
     models = (*_models("built-in"), *_models("cached"))
     bundles = (one.bundle for one in models if one.bundle is not None)
-    return [(bundle.source, bundle.target) for bundle in bundles if bundle.task == "translate"]
+    return [pair for bundle in bundles if bundle.task == "translate" for pair in bundle.pairs]
 
 
 def find_model(source: str | None, target: str | None) -> ListedModel:
@@ -99,10 +100,7 @@ def find_model(source: str | None, target: str | None) -> ListedModel:
 def fits(model: ListedModel, source: str | None, target: str | None) -> bool:
     """Whether a model translates between these languages; None is any."""
     assert model.bundle is not None
-    return all(
-        wanted is None or match_code(wanted, [known]) is not None
-        for wanted, known in ((source, model.bundle.source), (target, model.bundle.target))
-    )
+    return bool(fitting_directions(model.bundle.pairs, source, target))
 
 
 def _wanted(source: str | None, target: str | None) -> str:
@@ -112,14 +110,14 @@ def _wanted(source: str | None, target: str | None) -> str:
 
 def _pair(model: ListedModel) -> str:
     assert model.bundle is not None
-    return f"{model.bundle.source} → {model.bundle.target}"
+    return model.bundle.languages
 
 
 def language_names(bundle: Bundle) -> str:
     """The languages of a model in English, or its task where it is not translation."""
     if bundle.task != "translate":
         return bundle.task
-    return f"{language_name(bundle.source)} → {language_name(bundle.target)}"
+    return ", ".join(f"{language_name(source)} → {language_name(target)}" for source, target in bundle.pairs)
 
 
 def _models(place: Literal["built-in", "cached"]) -> list[ListedModel]:

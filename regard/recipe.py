@@ -26,6 +26,7 @@ from regard.bounds import (
     MAX_LENGTH,
     MAX_VOCABULARY,
     MAX_WORKERS,
+    MOST_TARGETS,
     check_flag,
     check_label,
     check_number,
@@ -74,6 +75,10 @@ class CorpusEntry:
     path: str  # as for `data.train`
     # How often each pair or row is shown per epoch: 2 shows it twice, 0.5 shows a random half of them.
     weight: float = 1.0
+    source: str = ""  # `translate`, `embed`: label of its source side. Unset: `data.source`
+    # `translate`, `embed`: label of its target side. Unset: `data.target`. Corpora of several directions make one translation model
+    # that is told the target language.
+    target: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,12 +92,13 @@ class DataRecipe:
     # "corpus.{en,de}.xz" names a pair of files, "corpus.tsv" one tab-separated file. To generate and fill, "books/*.txt" names text
     # files. `*` matches several; .gz, .xz and .zst are unpacked.
     train: tuple[CorpusEntry, ...]
-    # Validation corpus, or the number of pairs or documents to hold out from the training text (at most a tenth of it). To generate
-    # and fill also a share: 0.1 holds out the last tenth of each document.
-    valid: str | int | float
+    # Validation corpus, or the number of pairs or documents to hold out from the training text (at most a tenth of it). With
+    # several directions also a list, as in `data.train`; a number is held out from all of them in equal parts. To generate and fill
+    # also a share: 0.1 holds out the last tenth of each document.
+    valid: str | int | float | tuple[CorpusEntry, ...]
     # Test corpus, or the number or share to hold out; scored once, at the end; 0: no test set. A share for testing is cut off after
-    # the one for validation.
-    test: str | int | float = 0
+    # the one for validation. With several directions also a list.
+    test: str | int | float | tuple[CorpusEntry, ...] = 0
     root: str = "."  # folder that paths are relative to, itself relative to the recipe's folder
     # Longest sequence in tokens. `translate`: training drops longer pairs, translation splits longer lines. `generate`: the length
     # of the rows that the text is cut into, 1,024 if unset. `fill`: documents are cut into pieces of at most this length, 512 if
@@ -107,6 +113,11 @@ class DataRecipe:
     label: str = ""  # `classify`, `tag`: the column with the label or tag, by name or number. Unset: found
     header: bool | None = None  # `classify`: whether the first line of a table names its columns. Unset: found
     separator: str = ""  # `classify`: what stands between several labels in a cell. Unset: found
+
+    @property
+    def directions(self) -> tuple[tuple[str, str], ...]:
+        """Source and target of every direction that the training text has."""
+        return tuple(dict.fromkeys((one.source or self.source, one.target or self.target) for one in self.train))
 
 
 @dataclass(frozen=True)
@@ -123,6 +134,9 @@ class TokenizerRecipe:
     split_digits: bool = False  # make every digit a piece of its own
     # Pass URLs, placeholders and tags through the model as one reserved piece each. Unset: false, or the init model's setting.
     protect: bool | None = None
+    # `translate`: begin each source with a reserved piece that names its target language. Unset: true if `data.train` has several
+    # directions, or the init model's setting.
+    tag_targets: bool | None = None
     extend: int = (
         0  # with `train.init`: the largest number of pieces to add to that model's vocabulary for the new text
     )
@@ -284,7 +298,7 @@ class Recipe:
     @property
     def name(self) -> str:
         """A name for the run folder."""
-        sides = f"{self.data.source}-{self.data.target}"
+        sides = "+".join(f"{source}-{target}" for source, target in self.data.directions)
         if self.task == DEFAULT_TASK:
             return sides
         return f"{self.task}-{sides}" if self.settings.has_sides else self.task
@@ -294,9 +308,28 @@ class Recipe:
         """Whether the rows of tables have two texts; None for other tasks, and before the columns are known."""
         return len(self.data.text) > 1 if self.settings.has_tables and self.data.text else None
 
-    def with_defaults(self, protect: bool, guard: bool) -> Recipe:
-        """The recipe with these values for `tokenizer.protect` and `decode.guard` where they are unset."""
+    @property
+    def has_tags(self) -> bool:
+        """Whether each source begins with the tag of its target language."""
+        wanted = self.tokenizer.tag_targets
+        return self.task == DEFAULT_TASK and (len(self.data.directions) > 1 if wanted is None else wanted)
+
+    def of_entry(self, entry: CorpusEntry) -> Recipe:
+        """The recipe with the languages of a corpus for its own."""
+        source, target = entry.source or self.data.source, entry.target or self.data.target
+        return dataclasses.replace(self, data=dataclasses.replace(self.data, source=source, target=target))
+
+    def held_out_names(self, name: str) -> dict[tuple[str, str], str]:
+        """What the files of the records held out as `name` begin with, by direction."""
+        if not self.has_tags or len(self.data.directions) == 1:
+            return {(self.data.source, self.data.target): name}
+        return {pair: f"{name}.{'-'.join(pair)}" for pair in self.data.directions}
+
+    def with_defaults(self, protect: bool, guard: bool, tag_targets: bool = False) -> Recipe:
+        """The recipe with these values for `tokenizer.protect`, `decode.guard` and `tokenizer.tag_targets` where they are unset."""
         tokenizer, decode = self.tokenizer, self.decode
+        if tokenizer.tag_targets is None and (tag_targets or self.has_tags):
+            tokenizer = dataclasses.replace(tokenizer, tag_targets=True)
         if tokenizer.protect is None:
             tokenizer = dataclasses.replace(tokenizer, protect=protect)
         if decode.guard is None:
@@ -522,8 +555,36 @@ def _data_recipe(values: Mapping[str, Any], where: str, task: str) -> DataRecipe
         given["train"] = tuple(_corpus_entry(entry, f"{where}: data.train") for entry in listed)
         if not listed:
             raise UserError(f"{where}: data.train must name at least one corpus, but is empty")
+        given |= _sides(given, where, task)
     given |= {key: _columns(given[key], f"{where}: data.{key}") for key in ("text", "label") if key in given}
     return _section(DataRecipe, given, where, "data")
+
+
+def _sides(given: Mapping[str, Any], where: str, task: str) -> dict[str, Any]:
+    """The corpora with their languages, if any names its own; `data.source` and `data.target` may then be left out."""
+    train: tuple[CorpusEntry, ...] = given["train"]
+    changed: dict[str, Any] = {}
+    for name in ("valid", "test"):
+        if isinstance(listed := given.get(name), list):
+            changed[name] = tuple(_corpus_entry(entry, f"{where}: data.{name}") for entry in listed)
+            if not listed:
+                raise UserError(f"{where}: data.{name} must name at least one corpus, but is empty")
+            if weighted := [entry.path for entry in changed[name] if entry.weight != 1.0]:
+                raise UserError(f"{where}: data.{name}: {weighted[0]} must have no weight; leave it out")
+    named = [entry for entries in (train, *changed.values()) for entry in entries if entry.source or entry.target]
+    if not TASK_SETTINGS[task].has_sides and (named or changed):
+        what = "the source and target of a corpus" if named else f"a list as data.{next(iter(changed))}"
+        raise UserError(f"{where}: {what} must not be there with task = {task!r}, which has no directions")
+    if not named:
+        return changed
+    defaults = {side: given.get(side) or getattr(named[0], side) for side in ("source", "target")}
+    whole = {}
+    for name, entries in {"train": train, **changed}.items():
+        whole[name] = tuple(
+            dataclasses.replace(one, source=one.source or defaults["source"], target=one.target or defaults["target"])
+            for one in entries
+        )
+    return defaults | whole
 
 
 def _columns(value: Any, where: str) -> Any:
@@ -546,12 +607,17 @@ def _corpus_entry(entry: Any, where: str) -> CorpusEntry:
     if isinstance(entry, str):
         return CorpusEntry(_convert(entry, str, where))
     if isinstance(entry, dict):
-        _refuse_unknown(entry, ["path", "weight"], f"{where}: ")
+        _refuse_unknown(entry, ["path", "weight", "source", "target"], f"{where}: ")
         if isinstance(entry.get("path"), str):
+            sides = {}
+            for side in ("source", "target"):
+                if side in entry:
+                    check_label(f"{where}: {side} of {entry['path']}", entry[side])
+                    sides[side] = entry[side]
             weight = _convert(entry.get("weight", 1.0), float, f"{where}: weight")
             if not 0 < weight < math.inf:
                 raise UserError(f"{where}: the weight of {entry['path']} must be a number above 0, but is {weight}")
-            return CorpusEntry(_convert(entry["path"], str, where), weight)
+            return CorpusEntry(_convert(entry["path"], str, where), weight, **sides)
     raise UserError(f'{where} must hold file names or {{ path = "...", weight = 2.0 }}, but has {entry!r}')
 
 
@@ -572,6 +638,7 @@ _KINDS: dict[type, str] = {
     float: "a number",
     bool: "true or false",
     dict: "a table",
+    tuple: "a list",
 }
 
 
@@ -623,6 +690,32 @@ def _check(recipe: Recipe, where: str) -> None:
     if isinstance(data.test, int) and data.test < 0:
         raise UserError(f"{where}: data.test must not be negative, but is {data.test}")
     _check_shares(recipe, where)
+    if recipe.settings.has_sides:
+        _check_directions(recipe, where)
+
+
+def _check_directions(recipe: Recipe, where: str) -> None:
+    """The directions of a model, and the corpora to measure it by."""
+    data, known = recipe.data, recipe.data.directions
+    shown = ", ".join(f"{source} → {target}" for source, target in known)
+    for name in ("valid", "test"):
+        spec = getattr(data, name)
+        if isinstance(spec, str):
+            entries: tuple[CorpusEntry, ...] = (CorpusEntry(spec),)
+        else:
+            entries = spec if isinstance(spec, tuple) else ()
+        for entry in entries:
+            pair = (entry.source or data.source, entry.target or data.target)
+            if spec and pair not in known:
+                raise UserError(
+                    f"{where}: data.{name}: {entry.path} must be of a direction of data.train ({shown}), but is {' → '.join(pair)}"
+                )
+    if len(known) > 1 and recipe.tokenizer.tag_targets is False:
+        raise UserError(
+            f"{where}: tokenizer.tag_targets must not be false with several directions ({shown}); leave it out"
+        )
+    if recipe.task == DEFAULT_TASK and len({target for _, target in known}) > MOST_TARGETS:
+        raise UserError(f"{where}: data.train must have at most {MOST_TARGETS} target languages, but has more")
 
 
 def _check_shares(recipe: Recipe, where: str) -> None:
@@ -816,7 +909,9 @@ def _check_fast(fast: str, where: str) -> None:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, CorpusEntry):
-        return value.path if value.weight == 1.0 else {"path": value.path, "weight": value.weight}
+        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        given = {name: one for name, one in fields.items() if one != getattr(CorpusEntry, name, None)}
+        return value.path if given.keys() == {"path"} else given
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return value

@@ -115,7 +115,7 @@ TASK_SETTINGS: dict[str, TaskSettings] = {
         scored="Sentences",
         fields=_fields(
             data="source target max_ratio deduplicate",
-            tokenizer="protect",
+            tokenizer="protect tag_targets",
             train="bpe_dropout validate_sentences monitor",
             decode="beam alpha max_extra guard",
         ),

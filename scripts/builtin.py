@@ -1,12 +1,14 @@
-"""Makes one direction of the built-in models, in stages that can be resumed.
+"""Makes one direction of the built-in models, or one model for both directions, in stages that can be resumed.
 
     python -m scripts.builtin en de DATA OUT
     python -m scripts.builtin en de DATA OUT --until text
+    python -m scripts.builtin en fr DATA OUT --both
 
 DATA holds the text (docs/builtin-model.md). The stages, in order:
 
     text         training text by rules and from lists (scripts/builtin_text)
-    back         back-translation of text in the target language
+    back         back-translation of text in the target language, if there is a model of the other direction; with --both the
+                 teacher's translations of the other direction take its place
     vocabulary   the teacher's
     teacher      training of the large model
     distill      its translations of the training text, and the same pairs as people type them
@@ -35,43 +37,24 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from regard.builtin import builtin_models
 from regard.bundle import add_facts
-from regard.data.corpus import read_lines
+from regard.data.corpus import brace_labels, name_files, read_lines
 from regard.files import sha256, write_atomic
-from scripts.builtin_text.__main__ import PARTS
+from scripts.builtin_corpora import MONOLINGUAL, Corpora, corpora_of, joint_recipe, recipe_of
+from scripts.builtin_text.__main__ import parts_of
+from scripts.builtin_text.languages import LANGUAGES, beside_english, is_direction
 
 HERE = Path(__file__).resolve().parent
-RECIPES = HERE.parent / "recipes" / "builtin"
-TEST_SETS = (
-    "news/newstest2013", "news/newstest2014", "talks/tst2013", "talks/tst2014", "tatoeba/test", "europarl/test",
-    "multi30k/test_2016_flickr",
-)  # fmt: skip
-MONOLINGUAL = "mono/common-voice"
-# What the student learns from in the teacher's words, the most useful first, in case there is no time for all of it. A small model
-# learns little from still more of one kind of text: four parts of Europarl are enough for it, and the noise of one.
-DISTILLED = (
-    "tatoeba/train", MONOLINGUAL, "dict-de/ding-examples", "europarl/train-00", "made/games", "made/documents",
-    "software/libreoffice", "software/debian-packages", "software/godot", "bible/train", "software/catalogues",
-    "europarl/train-01", "europarl/train-02", "europarl/train-03",
-)  # fmt: skip
-NO_NOISE = ("europarl/train-01", "europarl/train-02", "europarl/train-03")
 PIECE = 16_384  # lines that a process translates at a time
 # A student that starts from a model is trained like a new one, with a shorter warm-up: it has new kinds of text to learn.
 FROM_MODEL = ("--set", "train.lr=1e-3", "--set", "train.warmup=500", "--set", "train.seed=2")
 SCORING = 1.3  # minutes for everything after the student, if the time is limited
-# What the stages read of DATA, for the list of hashes.
-TEXT_READS = (
-    "tatoeba/train", "dict-de/*", "docs-de/*", "games-de/*", "wiki-de/*", "software-de/*", "software/libreoffice", "names-de/*",
-    "europarl/train-0*", MONOLINGUAL,
-)  # fmt: skip
-TEACHER_READS = (
-    "europarl/train-0*", "tatoeba/train", "software/*", "bible/train", "dict-de/ding-examples", "news/newstest2013",
-)  # fmt: skip
 Record = tuple[Iterable[Path], Iterable[Path]]  # what a stage read, and what it wrote
 
 
@@ -81,12 +64,20 @@ class Piece:
 
     name: str  # of the corpora that are made of it
     text: Path  # its lines in the source language
-    has_noise: bool
+    distilled: str  # the corpus to make, as a recipe names it
+    noised: str  # and the one with noise; empty: none
+
+    @property
+    def made(self) -> list[Path]:
+        """The files of both corpora."""
+        return [
+            path for spec in (self.distilled, self.noised) if spec for path in name_files(spec, *brace_labels(spec)[0])
+        ]
 
 
 @dataclass
 class Making:
-    """One direction, and where everything lies."""
+    """One direction, or both, and where everything lies."""
 
     source: str
     target: str
@@ -99,18 +90,33 @@ class Making:
     distill_minutes: float = 0.0
     teacher_options: Sequence[str] = ()
     student_options: Sequence[str] = ()
+    both: bool = False  # one model for the other direction, too
+    folder: str = ""  # of this direction's text, where there are two
     started: float = field(default_factory=time.monotonic)
     scoring: dict[str, list[Future[Path]]] = field(default_factory=dict)  # of each model, beside the stages
 
     @property
     def text(self) -> Path:
-        return self.out / "text"
+        return self.out / "text" / self.folder
 
     @property
     def pair(self) -> str:
-        return f"{self.source}-{self.target}"
+        """The name of the model."""
+        return f"{self.source}{'+' if self.both else '-'}{self.target}"
 
-    def both(self, name: str, end: str = "") -> str:
+    @property
+    def halves(self) -> list[Making]:
+        """Each direction by itself."""
+        if not self.both:
+            return [self]
+        pairs = ((self.source, self.target), (self.target, self.source))
+        return [replace(self, source=a, target=b, both=False, folder=f"{a}-{b}") for a, b in pairs]
+
+    @property
+    def corpora(self) -> Corpora:
+        return corpora_of(self.source, self.target)
+
+    def both_sides(self, name: str, end: str = "") -> str:
         """A corpus of the text folder, as a recipe names it."""
         return f"{self.text / name}.{{{self.source},{self.target}}}{end}"
 
@@ -120,14 +126,23 @@ class Making:
     # --- the stages ---
 
     def make_text(self) -> Record:
-        run("-m", "scripts.builtin_text", self.source, self.target, self.data, self.text / "made")
-        return self.inputs(TEXT_READS), [path for part in PARTS for path in self.files(f"made/{part}", ".xz")]
+        written = []
+        for half in self.halves:
+            run("-m", "scripts.builtin_text", half.source, half.target, self.data, half.text / "made")
+            parts = parts_of(half.source, half.target)
+            written += [path for part in parts for path in half.files(f"made/{part}", ".xz")]
+        return self.inputs(self.corpora.text_reads), written
 
     def make_back(self) -> Record:
+        if self.both or not (self.reverse or f"{self.target}-{self.source}" in builtin_models()):
+            print("no back-translation: there is no model of the other direction", flush=True)
+            return [], []
         alone, made = self.data / f"{MONOLINGUAL}.{self.target}.xz", "made/back-common-voice"
         given = ("-m", self.reverse or f"{self.target}-{self.source}", "--beam", "1")
         if not all(path.exists() for path in self.files(made, ".xz")):
-            call_regard("augment", "--back-translate", *given, "-i", alone, "-o", self.both(made, ".xz"), "--resume")
+            call_regard(
+                "augment", "--back-translate", *given, "-i", alone, "-o", self.both_sides(made, ".xz"), "--resume"
+            )
         return [alone], self.files(made, ".xz")
 
     def make_vocabulary(self) -> Record:
@@ -138,7 +153,7 @@ class Making:
 
         folder = RunFolder(self.out / "vocabulary")
         folder.path.mkdir(exist_ok=True)
-        recipe = load_recipe(RECIPES / "teacher.toml", [*self.languages, *_values(self.teacher_options)])
+        recipe = load_recipe(self.recipe("teacher"), [*self.languages, *_values(self.teacher_options)])
         make_tokenizer(recipe, find_corpora(recipe), None, folder, Display())
         return self.teacher_text(), bundle_files(folder.tokenizer)
 
@@ -146,35 +161,30 @@ class Making:
         self.train(
             "teacher", "--set", f"tokenizer.folder={self.out / 'vocabulary' / 'tokenizer'}", *self.teacher_options
         )
-        return [RECIPES / "teacher.toml", *self.teacher_text()], bundle_files(self.out / "teacher" / "model")
+        return [self.recipe("teacher"), *self.teacher_text()], bundle_files(self.out / "teacher" / "model")
 
     def make_distilled(self) -> Record:
-        pieces = [piece for name in DISTILLED for piece in self.pieces(name)]
+        pieces = [piece for name in self.corpora.distilled for half in self.halves for piece in half.pieces(name)]
         self.score_beside("teacher", 1)
         distill_pieces(self, pieces)
-        done = [piece for piece in pieces if all(path.exists() for path in self.made_of(piece))]
+        done = [piece for piece in pieces if all(path.exists() for path in piece.made)]
         print(f"{len(done)} of {len(pieces)} pieces translated", flush=True)
-        return [piece.text for piece in done], [path for piece in done for path in self.made_of(piece)]
+        return [piece.text for piece in done], [path for piece in done for path in piece.made]
 
     def pieces(self, name: str) -> Iterator[Piece]:
         """A corpus in pieces, their lines written to files."""
         lines = read_lines(self.text / f"{name}.{self.source}.xz")
         for number in itertools.count():
-            piece = Piece(
-                f"{name.replace('/', '-')}-{number:02d}",
-                self.text / "pieces" / f"{name.replace('/', '-')}-{number:02d}.{self.source}",
-                name not in NO_NOISE,
-            )
+            title = f"{name.replace('/', '-')}-{number:02d}"
+            noised = "" if name in self.corpora.no_noise else self.both_sides(f"noised/{title}")
+            text = self.text / "pieces" / f"{title}.{self.source}"
+            piece = Piece(title, text, self.both_sides(f"distilled/{title}"), noised)
             if not (chosen := list(itertools.islice(lines, PIECE))):
                 return
             if not piece.text.exists():
                 piece.text.parent.mkdir(exist_ok=True)
                 write_atomic(piece.text, "".join(f"{line}\n" for line in chosen))
             yield piece
-
-    def made_of(self, piece: Piece) -> list[Path]:
-        folders = ("distilled", "noised") if piece.has_noise else ("distilled",)
-        return [path for folder in folders for path in self.files(f"{folder}/{piece.name}")]
 
     def make_student(self) -> Record:
         options = list(self.student_options)
@@ -192,8 +202,9 @@ class Making:
                 call_regard("average", self.out / "student", "--last", "1", "--out", last)
                 facts = _facts(trained)
                 add_facts(last, {name: facts[name] for name in ("device", "pairs", "corpora", "minutes", "init")})
-        read = [path for folder in ("distilled", "noised", "made") for path in (self.text / folder).iterdir()]
-        return [RECIPES / "student.toml", *read], bundle_files(self.student)
+        folders = [half.text / name for half in self.halves for name in ("distilled", "noised", "made")]
+        read = [path for folder in folders for path in folder.iterdir()]
+        return [self.recipe("student"), *read], bundle_files(self.student)
 
     @property
     def student(self) -> Path:
@@ -219,14 +230,27 @@ class Making:
         """Start all scores of a model, `jobs` at a time."""
         model = {"teacher": self.out / "teacher", "student": self.student, "int8": self.out / self.pair}[name]
         pool, scoring = ThreadPoolExecutor(jobs), self.scoring.setdefault(name, [])
-        for test in TEST_SETS:
-            source, reference = (self.data / f"{test}.{code}.xz" for code in (self.source, self.target))
-            if source.exists():
-                path = self.out / "scores" / f"{name}-{test.replace('/', '-')}.json"
-                arguments = ("evaluate", "-m", model, "--source", source, "--reference", reference, "--json")
-                scoring.append(pool.submit(output_of, path, "-m", "regard", *arguments))
-        path = self.out / "scores" / f"checks-{name}.json"
-        scoring.append(pool.submit(output_of, path, "-m", "benchmarks.checks", "-m", model, "--json"))
+        for half in self.halves:
+            direction = ("--from", half.source, "--to", half.target)
+            end = f"-{half.folder}" if self.both else ""
+            for test in self.corpora.test_sets:
+                source, reference = (self.data / f"{test}.{code}.xz" for code in (half.source, half.target))
+                if source.exists():
+                    path = self.out / "scores" / f"{name}-{test.replace('/', '-')}{end}.json"
+                    arguments = (
+                        "evaluate",
+                        "-m",
+                        model,
+                        *direction,
+                        "--source",
+                        source,
+                        "--reference",
+                        reference,
+                        "--json",
+                    )
+                    scoring.append(pool.submit(output_of, path, "-m", "regard", *arguments))
+            path = self.out / "scores" / f"checks-{name}{end}.json"
+            scoring.append(pool.submit(output_of, path, "-m", "benchmarks.checks", "-m", model, *direction, "--json"))
         pool.shutdown(wait=False)
 
     def make_card(self) -> Record:
@@ -240,19 +264,31 @@ class Making:
     def languages(self) -> list[str]:
         return [f"data.source={self.source}", f"data.target={self.target}", f"data.root={self.text}"]
 
+    def recipe(self, name: str) -> Path:
+        """The recipe of the "teacher" or the "student"; that of both directions is written first."""
+        own = recipe_of(name, self.source, self.target)
+        if not self.both:
+            return own
+        written = self.out / f"{name}.toml"
+        pairs = [(half.source, half.target) for half in self.halves]
+        if not written.exists():
+            write_atomic(written, joint_recipe(own, pairs, turns=name == "student"))
+        return written
+
     def train(self, name: str, *options: str) -> None:
         if not (self.out / name / "model").exists():
             sets = [argument for value in self.languages for argument in ("--set", value)]
-            call_regard("train", RECIPES / f"{name}.toml", *sets, "--out", self.out / name, "--resume", *options)
+            call_regard("train", self.recipe(name), *sets, "--out", self.out / name, "--resume", *options)
 
     def teacher_text(self) -> list[Path]:
-        return [*self.inputs(TEACHER_READS), *sorted((self.text / "made").glob("*.xz"))]
+        made = [path for half in self.halves for path in sorted((half.text / "made").glob("*.xz"))]
+        return [*self.inputs(self.corpora.teacher_reads), *made]
 
     def inputs(self, patterns: Sequence[str]) -> list[Path]:
         return [
             path
             for pattern in patterns
-            for code in ("en", "de")
+            for code in ("en", beside_english(self.source, self.target).code)
             for path in sorted(self.data.glob(f"{pattern}.{code}.xz"))
         ]
 
@@ -275,12 +311,12 @@ def distill_pieces(making: Making, pieces: Sequence[Piece]) -> None:
     `making.distill_minutes` no further piece is begun."""
     left: SimpleQueue[Piece] = SimpleQueue()
     for piece in pieces:
-        if not all(path.exists() for path in making.made_of(piece)):
+        if not all(path.exists() for path in piece.made):
             left.put(piece)
     begun = time.monotonic()
 
     def work() -> None:
-        arguments = ("-m", "scripts.builtin_distill", making.out / "teacher", making.source, making.target)
+        arguments = ("-m", "scripts.builtin_distill", making.out / "teacher")
         with started(*arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdin is not None and process.stdout is not None
             while not making.distill_minutes or time.monotonic() - begun < making.distill_minutes * 60:
@@ -288,18 +324,16 @@ def distill_pieces(making: Making, pieces: Sequence[Piece]) -> None:
                     piece = left.get_nowait()
                 except Empty:
                     break
-                noised = making.both(f"noised/{piece.name}") if piece.has_noise else ""
-                print(
-                    piece.text, making.both(f"distilled/{piece.name}"), noised, sep="\t", file=process.stdin, flush=True
-                )
+                print(piece.text, piece.distilled, piece.noised, sep="\t", file=process.stdin, flush=True)
                 if not (answer := process.stdout.readline()):
                     break
                 print(f"{piece.name} ({time.monotonic() - begun:.0f} s): {answer.strip()}", flush=True)
             process.stdin.close()
             check(process)
 
-    for folder in ("distilled", "noised"):
-        (making.text / folder).mkdir(exist_ok=True)
+    for half in making.halves:
+        for folder in ("distilled", "noised"):
+            (half.text / folder).mkdir(exist_ok=True)
     pool = ThreadPoolExecutor(making.jobs)
     futures = [pool.submit(work) for _ in range(min(making.jobs, left.qsize()))]
     finished, _ = wait(futures, return_when=FIRST_EXCEPTION)
@@ -380,11 +414,12 @@ def output_of(path: Path, *arguments: str | Path) -> Path:
 
 def link_data(making: Making) -> None:
     """The folders of DATA beside what is made, so that one data.root holds all."""
-    making.text.mkdir(parents=True, exist_ok=True)
-    for folder in sorted(path for path in making.data.iterdir() if path.is_dir()):
-        link = making.text / folder.name
-        if not link.exists():
-            link.symlink_to(folder)
+    for half in making.halves:
+        half.text.mkdir(parents=True, exist_ok=True)
+        for folder in sorted(path for path in making.data.iterdir() if path.is_dir()):
+            link = half.text / folder.name
+            if not link.exists():
+                link.symlink_to(folder)
 
 
 def run_stages(making: Making, until: str) -> None:
@@ -415,10 +450,11 @@ def _name(path: Path, making: Making) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("source", choices=("en", "de"))
-    parser.add_argument("target", choices=("en", "de"))
+    parser.add_argument("source", choices=("en", *LANGUAGES))
+    parser.add_argument("target", choices=("en", *LANGUAGES))
     parser.add_argument("data", type=Path, metavar="DATA")
     parser.add_argument("out", type=Path, metavar="OUT")
+    parser.add_argument("--both", action="store_true", help="one model for both directions")
     parser.add_argument("--until", choices=tuple(STAGES), default="card", help="the last stage to run (default: card)")
     parser.add_argument(
         "--reverse", default="", metavar="MODEL", help="for back-translation (default: the built-in one)"
@@ -432,6 +468,8 @@ def main() -> None:
     parser.add_argument("--teacher", default="", metavar="OPTIONS", help='for its training: "--set train.minutes=60"')
     parser.add_argument("--student", default="", metavar="OPTIONS", help="likewise")
     arguments = parser.parse_args()
+    if not is_direction(arguments.source, arguments.target):
+        parser.error("one of the two languages must be English")
     making = Making(
         arguments.source,
         arguments.target,
@@ -444,6 +482,7 @@ def main() -> None:
         arguments.distill_minutes,
         shlex.split(arguments.teacher),
         shlex.split(arguments.student),
+        both=arguments.both,
     )
     try:
         link_data(making)

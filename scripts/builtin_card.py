@@ -35,6 +35,19 @@ SOURCES = {  # by the folders of docs/builtin-model.md
     "software-de": "more interface texts and package descriptions of free software: free software licences",
     "names-de": "lists of names: Unicode CLDR (Unicode-3.0), world-countries (ODbL), iso-codes (LGPL-2.1+), libgweather and "
     "KGeography (GPL-2+, LGPL-2+), Faker (MIT)",
+    "europarl-fr": "European Parliament 1999 to 2012, the French side (Europarl, statmt.org/europarl): no known restriction",
+    "tatoeba-fr": "Tatoeba, English and French (tatoeba.org, by way of manythings.org): CC BY 2.0 FR",
+    "software-fr": "interface texts and package descriptions of free software, English and French: free software licences",
+    "bible-fr": "Berean Standard Bible, and French New Testaments (Synodale 1921, Stapfer 1889, Oltramare 1874): public domain",
+    "dict-fr": "the dictionaries FreeDict English-French and French-English: GPL-2+; names of map features of OpenStreetMap "
+    "(id-tagging-schema): ISC",
+    "docs-fr": "manuals and pages of free software: Debian handbook (GPL-2+ or CC BY-SA 3.0), Debian's web pages (MIT or GPL-2+; "
+    "older ones not settled), GIMP help (GFDL 1.2), GNOME help (CC BY 3.0), manual pages (GPL-3 and other free licences), Python "
+    "(translation CC0, original PSF licence), QGIS (GFDL)",
+    "games-fr": "texts of free games in English and French: Cataclysm DDA (CC BY-SA 3.0), Freeciv (GPL-2+), OpenTTD (GPL-2), "
+    "Shattered Pixel Dungeon (GPL-3), Unciv (MPL-2.0), Battle for Wesnoth (GPL-2+)",
+    "names-fr": "lists of names in French: Unicode CLDR (Unicode-3.0), world-countries (ODbL), iso-codes (LGPL-2.1+), libgweather "
+    "and KGeography (GPL-2+, LGPL-2+)",
     "mono": "Common Voice sentences, translated by other models: CC0",
 }
 # What the parts of scripts/builtin_text are made from.
@@ -52,6 +65,20 @@ MADE_FROM = {
     "joined": ("dict-de", "games-de", "docs-de", "tatoeba"),
     "back": ("mono",),
 }
+MADE_FROM_FRENCH = {
+    "dictionary": ("dict-fr",),
+    "documents": ("docs-fr",),
+    "games": ("games-fr", "dict-fr"),
+    "people": ("tatoeba-fr", "europarl", "europarl-fr", "names-de", "names-fr"),
+    "lists_of_names": ("names-fr",),
+    "numbers": ("tatoeba-fr", "europarl", "europarl-fr"),
+    "lists": ("dict-fr", "tatoeba-fr", "names-de"),
+    "capitals": ("tatoeba-fr", "dict-fr", "software-fr", "docs-fr", "europarl", "europarl-fr"),
+    "typed": ("tatoeba-fr", "europarl", "europarl-fr", "games-fr"),
+    "quoted": ("tatoeba-fr",),
+    "joined": ("games-fr", "docs-fr", "tatoeba-fr"),
+    "parliament": ("europarl", "europarl-fr"),
+}
 MADE = (
     "their target sides translated by a larger model that was trained on the same text, and pairs with noise "
     "(docs/builtin-model.md)"
@@ -66,16 +93,20 @@ LIMITS = [
 
 
 def sources_of(corpora: Sequence[str]) -> list[str]:
-    """Where these corpora come from: "europarl/train-00.{en,de}", "distilled/europarl-train-00.{en,de}", "made/people.{en,de}"."""
+    """Where these corpora come from: "europarl/train-00.{en,de}", "distilled/europarl-train-00.{en,de}", "made/people.{en,de}"; of
+    a model for both directions "en-fr/made/people.{en,fr}".
+    """
     folders = {folder for corpus in corpora for folder in _folders_of(corpus)}
     known = [source for folder, source in SOURCES.items() if folder in folders]
     return [*known, *(f"{folder}: unknown origin and licence" for folder in sorted(folders - set(SOURCES))), MADE]
 
 
 def _folders_of(corpus: str) -> Sequence[str]:
-    name = re.sub("^(distilled|noised)/", "", corpus)
-    if made := re.match(r"made[/-](\w+)", name):
-        return MADE_FROM.get(made[1], (f"made/{made[1]}",))
+    name = re.sub("^(?:[a-z]{2}-[a-z]{2}/)?(?:(?:distilled|noised)/)?", "", corpus)
+    if made := re.match(r"made[/-]([a-z_]+)", name):
+        part = made[1].rstrip("_")
+        table = MADE_FROM_FRENCH if re.search(r"[{,]fr[},]", corpus) else MADE_FROM
+        return table.get(part, (f"made/{part}",))
     known = [folder for folder in SOURCES if re.match(f"{folder}[/-]", name)]
     return [max(known, key=len)] if known else [re.split("[/-]", name)[0]]
 
@@ -86,7 +117,8 @@ def join_pieces(corpora: Sequence[str]) -> list[str]:
     >>> join_pieces(["noised/bible-train-00.{en,de}", "noised/bible-train-01.{en,de}", "europarl/train-01.{en,de}.xz"])
     ['noised/bible-train-*.{en,de}', 'europarl/train-01.{en,de}.xz']
     """
-    return list(dict.fromkeys(re.sub(r"^((?:distilled|noised)/.*-)\d+(\.[^/]*)$", r"\1*\2", name) for name in corpora))
+    piece = re.compile(r"^((?:[a-z]{2}-[a-z]{2}/)?(?:distilled|noised)/.*-)\d+(\.[^/]*)$")
+    return list(dict.fromkeys(piece.sub(r"\1*\2", name) for name in corpora))
 
 
 def read_facts(model: str | Path) -> dict[str, Any]:
@@ -98,13 +130,14 @@ def read_scores(folder: Path) -> dict[str, Any]:
     scores = {path.stem.removeprefix("int8-"): read_json(path) for path in sorted(folder.glob("int8-*.json"))}
     if not scores:
         sys.exit(f"{folder}: holds no int8-*.json")
-    if not (checks := folder / "checks-int8.json").exists():
-        return {"scores": scores}
-    table = read_json(checks)["table"]
-    return {
-        "scores": scores,
-        "checks": {row["kind"]: {"passed": row["passed"], "lines": row["lines"]} for row in table},
-    }
+    checks: dict[str, dict[str, int]] = {}
+    for path in sorted(folder.glob("checks-int8*.json")):  # one for each direction
+        for row in read_json(path)["table"]:
+            kind = checks.setdefault(row["kind"], {"passed": 0, "lines": 0})
+            for name in kind:
+                kind[name] += row[name]
+    checks = {kind: checks[kind] for kind in sorted(checks, key=lambda kind: kind == "all")}
+    return {"scores": scores, "checks": checks} if checks else {"scores": scores}
 
 
 def main() -> None:

@@ -1,9 +1,10 @@
 """Translates texts with a teacher, one after another in one process; scripts/builtin.py starts several and tells them what to do.
 
-    python -m scripts.builtin_distill TEACHER SOURCE TARGET
+    python -m scripts.builtin_distill TEACHER
 
 Each line of standard input names a text in the source language, the corpus to make of it and, unless empty, the corpus with noise
-to make of that one; tabs between. Answers each with a line. What is there already is not made again.
+to make of that one; tabs between. The labels of the corpora say the direction. Answers each with a line. What is there already is
+not made again.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from regard.augment import Augmented, augment_corpus, noise_corpus
 
 
 def main() -> None:
-    if len(sys.argv) != 4:
+    if len(sys.argv) != 2:
         sys.exit(__doc__)
-    teacher, source, target = sys.argv[1:]
+    [teacher] = sys.argv[1:]
     for line in sys.stdin:
         text, made, noised = line.rstrip("\n").split("\t")
         print(_kept(augment_corpus(teacher, text, made, way="distill", resume=True)), end=" ")
         if noised:
-            print(_kept(noise_corpus(made, noised, source=source, target=target, resume=True)), end=" ")
+            print(_kept(noise_corpus(made, noised, resume=True)), end=" ")
         print(flush=True)
 
 

@@ -16,7 +16,8 @@ import pytest
 from regard.bundle import add_facts
 from regard.recipe import load_recipe
 from scripts import builtin
-from scripts.builtin_text.__main__ import PARTS
+from scripts.builtin_corpora import joint_recipe, recipe_of
+from scripts.builtin_text.__main__ import parts_of
 
 ROOT = Path(builtin.__file__).parents[1]
 
@@ -48,13 +49,38 @@ def test_a_finished_stage_is_listed_with_hashes_and_not_run_again(
     assert len(listed["text"]["written"]["OUT/text"]) == 64
 
 
+@pytest.mark.parametrize("other", ["de", "fr"])
 @pytest.mark.parametrize("name", ["teacher", "student"])
-def test_recipes_name_only_what_is_made_and_what_may_be_learnt_from(name: str) -> None:
-    recipe = load_recipe(ROOT / "recipes" / "builtin" / f"{name}.toml")
+def test_recipes_name_only_what_is_made_and_what_may_be_learnt_from(name: str, other: str) -> None:
+    recipe = load_recipe(recipe_of(name, "en", other))
     folders = {entry.path.split("/")[0] for entry in recipe.data.train}
-    assert not folders & {"news", "talks", "multi30k"}
+    assert not folders & {"news", "talks", "multi30k", "news-fr", "multi30k-fr"}
     made = {entry.path.split("/")[1].split(".")[0] for entry in recipe.data.train if entry.path.startswith("made/")}
-    assert made <= {*PARTS, "back-common-voice"}
+    assert made <= {*parts_of("en", other), "back-common-voice", "parliament_*"}
+    assert other == "de" or all(entry.path.split("/")[0].endswith(("-fr", "ed", "made")) for entry in recipe.data.train)
+
+
+def test_a_recipe_of_both_directions_has_each_corpus_once_for_each(tmp_path: Path) -> None:
+    one = load_recipe(recipe_of("student", "en", "fr"))
+    pairs = [("en", "fr"), ("fr", "en")]
+    (tmp_path / "both.toml").write_text(
+        joint_recipe(recipe_of("student", "en", "fr"), pairs, turns=True), encoding="utf-8"
+    )
+    both = load_recipe(tmp_path / "both.toml")
+    assert both.data.directions == tuple(pairs) and both.has_tags
+    assert (both.model, both.tokenizer, both.train) == (one.model, one.tokenizer, one.train)
+    assert len(both.data.train) == 2 * len(one.data.train) + 2
+    for entry in both.data.train:
+        assert entry.path.startswith(f"{entry.source}-{entry.target}/") or "mono-common-voice" in entry.path
+    turned = [entry for entry in both.data.train if entry.path.startswith(f"{entry.target}-{entry.source}/")]
+    assert [(entry.source, entry.weight) for entry in turned] == [("en", 0.5), ("fr", 0.5)]
+    assert [entry.source for entry in both.data.valid] == ["en", "fr"]
+
+
+def test_both_directions_have_text_of_their_own(tmp_path: Path) -> None:
+    made = builtin.Making("en", "fr", tmp_path / "data", tmp_path / "out", both=True)
+    assert [half.text for half in made.halves] == [tmp_path / "out" / "text" / name for name in ("en-fr", "fr-en")]
+    assert made.pair == "en+fr" and made.halves[1].both_sides("made/x") == f"{tmp_path}/out/text/fr-en/made/x.{{fr,en}}"
 
 
 def text_of(folder: Path, lines: int) -> builtin.Making:
@@ -97,7 +123,7 @@ def test_a_corpus_is_translated_in_pieces_and_only_what_is_missing(tmp_path: Pat
     assert [piece.name for piece in pieces] == ["tatoeba-train-00", "tatoeba-train-01", "tatoeba-train-02"]
     assert pieces[2].text.read_text() == "Line 4.\n"
     builtin.distill_pieces(made, pieces)
-    written = [path for piece in pieces for path in made.made_of(piece)]
+    written = [path for piece in pieces for path in piece.made]
     assert len(written) == 12
     assert all(path.exists() for path in written)  # of three pieces, two languages, with and without noise
     for path in written[:4]:
@@ -114,7 +140,7 @@ def test_after_its_time_no_further_piece_is_begun(tmp_path: Path) -> None:
     made.distill_minutes = 1e-9
     pieces = list(made.pieces("tatoeba/train"))
     builtin.distill_pieces(made, pieces)
-    assert not any(path.exists() for piece in pieces for path in made.made_of(piece))
+    assert not any(path.exists() for piece in pieces for path in piece.made)
 
 
 @pytest.mark.usefixtures("translator")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import lzma
 import re
 from itertools import islice
 from random import Random
 
 import pytest
 
-from scripts.builtin_card import MADE_FROM, SOURCES, sources_of
-from scripts.builtin_text import amounts, clock, common, names, words
-from scripts.builtin_text.__main__ import PARTS, TextMaker, is_clean
+from scripts.builtin_card import MADE_FROM, MADE_FROM_FRENCH, SOURCES, sources_of
+from scripts.builtin_text import amounts, clock, common, french, names, words
+from scripts.builtin_text.__main__ import PARTS, TextMaker, is_clean, parts_of
 
 
 @pytest.fixture
@@ -120,7 +121,83 @@ def test_code_is_not_clean() -> None:
     assert not is_clean(("This was never translated at all.", "This was never translated at all."))
 
 
+@pytest.mark.parametrize(
+    ("moment", "expected"),
+    [
+        ((7, 30), ("half past seven", "sept heures et demie")),
+        ((12, 30), ("half past twelve", "midi et demi")),
+        ((8, 45), ("a quarter to nine", "neuf heures moins le quart")),
+        ((12, 45), ("a quarter to one", "une heure moins le quart")),
+        ((11, 45), ("a quarter to twelve", "midi moins le quart")),
+        ((4, 20), ("twenty past four", "quatre heures vingt")),
+        ((5, 50), ("ten to six", "six heures moins dix")),
+        ((1, 0), ("one o'clock", "une heure")),
+    ],
+)
+def test_spoken_times_in_french(moment: tuple[int, int], expected: tuple[str, str]) -> None:
+    assert expected in french.spoken_times(*moment)
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        (21, "vingt et un"), (71, "soixante et onze"), (77, "soixante-dix-sept"), (80, "quatre-vingts"), (81, "quatre-vingt-un"),
+        (91, "quatre-vingt-onze"), (99, "quatre-vingt-dix-neuf"), (200, "deux cents"), (280, "deux cent quatre-vingts"),
+        (1000, "mille"), (1980, "mille neuf cent quatre-vingts"), (80_000, "quatre-vingt mille"), (200_000, "deux cent mille"),
+        (300_200, "trois cent mille deux cents"),
+    ],
+)  # fmt: skip
+def test_french_numbers_in_words(number: int, expected: str) -> None:
+    assert french.spelled(number)[1] == expected
+
+
+def test_french_sums_have_a_comma_and_narrow_spaces() -> None:
+    for seed in range(500):
+        english, other = french.draw_money(Random(seed))
+        numbers = [re.findall(r"\d[\d.,\u202f]*\d|\d", text) for text in (english, other)]
+        assert [french.in_digits(number) for number in numbers[0]] == numbers[1]
+        assert not re.search(r"\d[. ]\d", other)
+
+
+def test_real_sentences_get_other_times_in_french() -> None:
+    pairs = [
+        ("He left at 2:30.", "Il est parti à deux heures et demie."),
+        ("He slept for two hours.", "Il a dormi deux heures."),
+        ("He left at ten.", "Il est parti à dix heures du soir."),
+    ]
+    made = list(clock.other_times(pairs, Random(1), 20, french.CLOCK))
+    assert len(made) > 10 and all(other.startswith("Il est parti à ") for _, other in made)
+    frames = [*french.TIME_FRAMES, *french.DATE_FRAMES, *french.MEASURE_FRAMES, *french.MONEY_FRAMES]
+    assert not any(
+        common.is_held_out(*pair) for pair in clock.framed(frames, french.draw_date, 3_000, Random(2), french.DAYS)
+    )
+
+
+def test_french_names_have_no_genitive(lists: names.Names) -> None:
+    replaced = names.replace_french_name
+    assert replaced(("Tom's dog", "le chien de Tom"), ("Tom", "Tom"), ("Ada", "Ada")) == ("Ada's dog", "le chien d'Ada")
+    assert replaced(("I know that Tom left.", "Je sais que Tom est parti."), ("Tom", "Tom"), ("Ida", "Ida")) == (
+        "I know that Ida left.",
+        "Je sais qu'Ida est parti.",
+    )
+    assert replaced(("Anne's dog", "le chien d'Anne"), ("Anne", "Anne"), ("Tom", "Tom")) is None
+    assert replaced(("Tom saw Tom.", "Tom l'a vu."), ("Tom", "Tom"), ("Ada", "Ada")) is None
+
+
+def test_the_french_side_of_europarl_has_gaps(tmp_path) -> None:
+    for name, text in {"europarl/train-00.en": "One.\nTwo.\n", "europarl-fr/train-00.fr": "Un.\n\n"}.items():
+        path = tmp_path / f"{name}.xz"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(lzma.compress(text.encode()))
+    assert list(common.read_parliament(tmp_path, 0, "fr")) == [("One.", "Un.")]
+
+
 def test_every_part_has_its_maker_and_its_sources() -> None:
+    for part in parts_of("en", "fr"):
+        assert callable(getattr(TextMaker, part))
+        assert set(MADE_FROM_FRENCH[part.split("_")[0] if part.startswith("parl") else part]) <= set(SOURCES)
+    found = sources_of(["en-fr/made/parliament_0.{en,fr}.xz", "fr-en/distilled/made-games-00.{fr,en}"])
+    assert {SOURCES[name] for name in ("europarl", "europarl-fr", "games-fr", "dict-fr")} == set(found[:-1])
     for part in PARTS:
         assert callable(getattr(TextMaker, part))
         assert set(MADE_FROM[part]) <= set(SOURCES)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import regard
 from regard.builtin import builtin_models
 from regard.bundle import FORMAT, add_facts, find_bundle, format_of, load_bundle, load_weights
 from regard.card import make_card
@@ -224,6 +225,15 @@ def test_facts_are_added_to_a_bundle_of_any_format(tmp_path: Path) -> None:
     assert add_facts(folder, {"limits": ["none"]}).task == "generate"
     assert json.loads((folder / "manifest.json").read_text())["format"] == 3
     assert "- none" in load_bundle(folder).card
+
+
+def test_a_golden_model_of_several_directions_translates_as_it_did() -> None:
+    model = regard.load(GOLDEN / "bundle-4", device="cpu", engine="torch")
+    expected = json.loads((GOLDEN / "bundle-4.json").read_text(encoding="utf-8"))
+    assert model.directions == (("low", "up"), ("low", "gre"), ("up", "low"))
+    assert {entry["target"] for entry in expected} == {"up", "gre", "low"}
+    for entry in expected:
+        assert model.translate(entry["source"], target=entry["target"]) == entry["translation"]
 
 
 def test_there_is_a_golden_bundle_of_every_format() -> None:

@@ -37,6 +37,8 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument(
         "-m", "--model", default=DEFAULT, help="a bundle, run folder or built-in model (default: en-de)"
     )
+    parser.add_argument("--from", dest="source", metavar="LANGUAGE", help="of a model for several directions")
+    parser.add_argument("--to", dest="target", metavar="LANGUAGE", help="likewise")
     parser.add_argument("--table", type=Path, help="another table of checks")
     parser.add_argument("--beam", type=int)
     parser.add_argument("--engine", default="auto", choices=("auto", "torch", "ctranslate2"))
@@ -51,6 +53,7 @@ def read_arguments() -> argparse.Namespace:
 def main() -> None:
     arguments = read_arguments()
     model = regard.load(arguments.model, device=arguments.device, engine=arguments.engine)
+    model = model.toward(arguments.target, arguments.source)
     checks = read_checks(arguments.table or FOLDER / f"{model.bundle.source}-{model.bundle.target}.tsv")
     translations = list(model.translate([check.source for check in checks], beam=arguments.beam))
     table = table_of(checks, translations)

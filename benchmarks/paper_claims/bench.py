@@ -40,10 +40,10 @@ class Rows:
     write: Callable[[list[Row]], None] = lambda rows: None
     rows: list[Row] = field(default_factory=list)
 
-    def measured(self, key: Row, measure: Callable[[], Row]) -> Row:
-        """The row of an earlier start with these values, or else the one that `measure` returns."""
+    def measured(self, key: Row, measure: Callable[..., Row], *arguments: Any) -> Row:
+        """The row of an earlier start with the values of `key`, or else `key` with the values that `measure` returns."""
         found = next((row for row in self.earlier if row.items() >= key.items()), None)
-        row = measure() if found is None else found
+        row = {**key, **measure(*arguments)} if found is None else found
         self.rows.append(row)
         if found is None:
             self.write(self.rows)

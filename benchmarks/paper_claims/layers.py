@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -140,27 +141,24 @@ def measure(bench: Bench, rows: Rows) -> list[Row]:
     """Rows of kind "layer" (a batch of TOKENS, or one sequence), "generation" and "crossover"."""
     lengths, widths = (LENGTHS, WIDTHS) if not bench.smoke else ((4, 16), (16, 32))
     tokens, generated = (TOKENS, GENERATED) if not bench.smoke else (32, (4, 16))
-
-    def timed(key: Row, time: Callable[[str, int, int], float | None]) -> None:
-        def row() -> Row:
-            seconds = time(key["layer"], key["d"], key["n"])
-            return rounded({**key, "ms": None if seconds is None else seconds * 1e3})
-
-        rows.measured(key, row)
-
     for width in widths:
         for length in lengths:
             for texts in dict.fromkeys((max(1, tokens // length), 1)):
                 for name in FOLLOWING:
                     key = {"kind": "layer", "layer": name, "d": width, "n": length, "texts": texts}
-                    timed(key, lambda name, width, length, texts=texts: time_layer(name, width, length, texts, bench))
+                    rows.measured(key, _milliseconds, time_layer, name, width, length, texts, bench)
         print(f"layers of width {width}: done", flush=True)
     for width in widths:
         for length in generated:
             for name in (FUSED, LSTM):
                 key = {"kind": "generation", "layer": name, "d": width, "n": length}
-                timed(key, lambda name, width, length: time_generation(name, width, length, bench))
+                rows.measured(key, _milliseconds, time_generation, name, width, length, bench)
     return [*rows.rows, *crossovers(rows.rows)]
+
+
+def _milliseconds(measure: Callable[..., float | None], *arguments: Any) -> Row:
+    seconds = measure(*arguments)
+    return rounded({"ms": None if seconds is None else seconds * 1e3})
 
 
 def crossovers(rows: Sequence[Row]) -> list[Row]:

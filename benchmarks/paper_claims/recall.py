@@ -225,9 +225,7 @@ def measure(bench: Bench, seconds: float, rows: Rows) -> list[Row]:
         tried = []
         for rate in RATES:
             key = {"model": name, "rate": rate}
-            tried.append(
-                rows.measured(key, lambda key=key, build=build: {**key, **_run(build, key, task, bench, seconds)})
-            )  # type: ignore[misc]
+            tried.append(rows.measured(key, _run, build, rate, task, bench, seconds))
             print(
                 f"recall, {name}, rate {rate:g}: {tried[-1]['updates']:,} updates, {tried[-1]['accuracy, %']}",
                 flush=True,
@@ -236,13 +234,13 @@ def measure(bench: Bench, seconds: float, rows: Rows) -> list[Row]:
     return rows.rows
 
 
-def _run(build: Callable[[], Answers], key: Row, task: Recall, given: Bench, seconds: float) -> Row:
+def _run(build: Callable[[], Answers], rate: float, task: Recall, given: Bench, seconds: float) -> Row:
     """Train one model at one learning rate, and measure it at all distances."""
     torch.manual_seed(given.seed)
     model = build().to(given.device).train()
     bench = usable(model, task, given)
     row: Row = {"number format": "bf16" if bench.dtype else "fp32", "parameters": num_parameters(model)}
-    row |= rounded(timed_training(model, task, bench, key["rate"], seconds))
+    row |= rounded(timed_training(model, task, bench, rate, seconds))
     reader = model.reader
     row["sees, tokens"] = reader.reach if isinstance(reader, ConvolutionalReader) else None
     model.eval()

@@ -55,7 +55,7 @@ def compare_functions(bench: Bench, rows: Rows) -> None:
         for length in lengths:
             for name in (DOT, FUSED, ADDITIVE):
                 key = {"kind": "function", "attention": name, "d_k": d_k, "n": length}
-                rows.measured(key, lambda key=key: {**key, **_cost(key, bench)})  # type: ignore[misc]
+                rows.measured(key, _cost, key, bench)
 
 
 def _cost(key: Row, bench: Bench) -> Row:
@@ -118,7 +118,7 @@ def train_scaled(bench: Bench, rows: Rows) -> None:
     for d_k in D_KS[:2] if bench.smoke else D_KS:
         for name in ("scaled", "unscaled"):
             key = {"kind": "training", "d_k": d_k, "scores": name}
-            rows.measured(key, lambda key=key: {**key, **_trained(key, bench)})  # type: ignore[misc]
+            rows.measured(key, _trained, key, bench)
 
 
 def _trained(key: Row, bench: Bench) -> Row:
@@ -145,7 +145,7 @@ def measure(bench: Bench, rows: Rows) -> list[Row]:
     compare_functions(bench, rows)
     print("dot product and additive: done", flush=True)
     for row in softmax_of_scores(bench):
-        rows.measured({key: row[key] for key in ("kind", "d_k", "scores")}, lambda row=row: row)  # type: ignore[misc]
+        rows.measured({key: row[key] for key in ("kind", "d_k", "scores")}, dict, row)
     train_scaled(bench, rows)
     return rows.rows
 

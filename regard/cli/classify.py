@@ -25,17 +25,17 @@ def add(verbs: Any) -> None:
         run,
         "label texts with a model trained on a table",
         "Print the label of each text and its probability, or the number that the model gives it. Without TEXT and -i, each line "
-        "of standard input is a text. A tab stands between the two texts of a pair.",
+        "of standard input is a text. For a model of pairs, a tab separates the two texts of a pair.",
     )
     add_texts(parser)
     parser.add_argument("--top", type=int, default=1, metavar="N", help="labels to print for each text (default: 1)")
     parser.add_argument(
-        "--threshold", type=float, metavar="P", help="of several labels, print those from this probability on"
+        "--threshold", type=float, metavar="P", help="with several labels: print those with at least this probability"
     )
 
 
 def add_texts(parser: argparse.ArgumentParser) -> None:
-    """What the verbs that read texts with an encoder share."""
+    """The arguments of the verbs that label texts."""
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="a text")
     parser.add_argument("-m", "--model", required=True, metavar="MODEL", help=_MODEL)
     parser.add_argument("-i", "--input", type=Path, metavar="FILE", help="a text on each line, also .gz, .xz and .zst")
@@ -44,7 +44,7 @@ def add_texts(parser: argparse.ArgumentParser) -> None:
 
 
 def say_windows(windows: Sequence[int], length: int) -> None:
-    """Long texts are not cut in silence."""
+    """Note texts that were read in several windows."""
     several = [number for number in windows if number > 1]
     if several:
         what = "1 text is" if len(several) == 1 else f"{len(several):,} texts are"
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def document(one: Classified, top: int) -> dict[str, Any]:
-    """An answer for JSON."""
+    """The answer as JSON."""
     if one.number is not None:
         return {"text": one.text, "number": one.number, "windows": one.windows}
     likeliest = dict(list(one.probabilities.items())[: max(top, len(one.labels))])

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -160,16 +160,22 @@ def given_constraints(arguments: argparse.Namespace) -> TextConstraints | None:
     return TextConstraints(arguments.prefix or "", tuple(arguments.phrases or ()))
 
 
-def load_model(arguments: argparse.Namespace, device: str | None = None, task: str = "translate") -> Model:
+def load_model(
+    arguments: argparse.Namespace, device: str | None = None, task: str = "translate", sample: Iterable[str] = ()
+) -> Model:
     """The model that the arguments name, which must be one for this task. `device` replaces --device where each of several
-    processes has its own."""
+    processes has its own. The direction of a translation model is that of --from and --to, else found by `sample`."""
     folders = find_models(arguments, task)  # before the slow imports: a wrong name fails at once
     batch = checked_batch(arguments)
     from regard.api import load
 
     adapter = getattr(arguments, "adapter", None)
     device = device or arguments.device
-    return load(folders, device=device, batch=batch, engine=arguments.engine, task=task, adapter=adapter)
+    model = load(folders, device=device, batch=batch, engine=arguments.engine, task=task, adapter=adapter)
+    if task != "translate":
+        return model
+    named = (getattr(arguments, name, None) for name in ("to_language", "from_language"))
+    return model.toward(*named, sample)
 
 
 def read_texts(arguments: argparse.Namespace, wanted: str = "TEXT, -i FILE or standard input") -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from regard.cli.common import add_all_search, add_engine, find_models, given_search, load_model, print_result, verb
 from regard.cli.evaluate import check_pairs, translate_all
+from regard.cli.languages import add_direction
 from regard.errors import UserError
 from regard.files import check_new_file, check_overwrite, is_same_file, write_atomic
 
@@ -58,6 +59,7 @@ def add(verbs: Any) -> None:
         "--trials", type=int, metavar="N", help=f"with --test randomization: number of trials (default: {_TRIALS})"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
+    add_direction(parser)
     add_engine(parser)
     add_all_search(parser)
 
@@ -147,7 +149,14 @@ def _check_output(arguments: argparse.Namespace) -> None:
 
 
 def _given_for_models(arguments: argparse.Namespace) -> list[str]:
-    named = {"beam": arguments.beam, "alpha": arguments.alpha, "prefix": arguments.prefix, "phrase": arguments.phrases}
+    named = {
+        "from": arguments.from_language,
+        "to": arguments.to_language,
+        "beam": arguments.beam,
+        "alpha": arguments.alpha,
+        "prefix": arguments.prefix,
+        "phrase": arguments.phrases,
+    }
     named |= given_search(arguments)
     return [f"--{name.replace('_', '-')}" for name, value in named.items() if value is not None]
 
@@ -173,7 +182,7 @@ def _translations(
         assert sources is not None  # checked
         one = copy.copy(arguments)
         one.model = [name]
-        model = load_model(one)
+        model = load_model(one, sample=sources)
         labels[name] = (model.bundle.source, model.bundle.target)
         systems.append((name, translate_all(model, sources, arguments, f"translating with {name}")))
     return systems, labels

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from regard.understanding.indexing import Changes
 
 _FORMATS = (".npy", ".parquet")
-_NAMED_FILES = 5  # of documents that cannot be read that are named
+_NAMED_FILES = 5  # most unreadable documents that a message names
 
 
 def add(verbs: Any) -> None:
@@ -38,9 +38,9 @@ def add(verbs: Any) -> None:
         "embed",
         run,
         "make vectors of texts, or an index of a folder for `regard search`",
-        "Make a vector of each text: an argument, or a line of a file or of standard input. Texts that mean the same have vectors "
-        "that lie together. With a folder of documents, make an index of it for `regard search`, or bring it up to date: changed "
-        "documents are embedded again, removed ones leave, unchanged ones cost nothing.",
+        "Make a vector of each text: an argument, or a line of a file or of standard input. Texts with similar meanings get "
+        "similar vectors. With a folder of documents, make an index of it for `regard search`, or bring it up to date: only "
+        "changed documents are embedded again, and removed ones are dropped.",
     )
     parser.add_argument(
         "texts",
@@ -101,7 +101,7 @@ def _embed_texts(arguments: argparse.Namespace) -> None:
 
 
 def _folder(arguments: argparse.Namespace) -> Path | None:
-    """The folder to index, if one is meant."""
+    """The folder to index; None if the arguments are texts."""
     if arguments.index is None and not any(
         Path(text).is_dir() for text in arguments.texts if text and "\0" not in text
     ):

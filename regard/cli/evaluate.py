@@ -22,6 +22,7 @@ from regard.cli.common import (
     print_result,
     verb,
 )
+from regard.cli.languages import add_direction
 from regard.cli.score import add_stride, open_scorer
 from regard.errors import UserError
 from regard.escaping import escape
@@ -76,6 +77,7 @@ def add(verbs: Any) -> None:
         help="multiple choice: lines of JSON with question (or context), choices and answer, a number from 0",
     )
     add_stride(texts)
+    add_direction(parser)
     labels = parser.add_argument_group("models with labels")
     labels.add_argument(
         "--text", metavar="COLUMN[,COLUMN]", help="the column of TABLE with the text, or two, by name or number"
@@ -111,6 +113,7 @@ def run(arguments: argparse.Namespace) -> None:
             "--source": arguments.source,
             "-o": arguments.output,
         }
+        ignored |= {"--from": arguments.from_language, "--to": arguments.to_language}
         ignored |= {"--beam": arguments.beam, "--alpha": arguments.alpha}
         ignored |= {"--prefix": arguments.prefix, "--phrase": arguments.phrases}
         ignored |= {f"--{name.replace('_', '-')}": value for name, value in given_search(arguments).items()}
@@ -138,7 +141,7 @@ def run(arguments: argparse.Namespace) -> None:
             return
         if arguments.model and len(arguments.model) > 1:
             _explain_ensemble(arguments)
-        model = load_model(arguments)
+        model = load_model(arguments, sample=sources)
         language = language or model.bundle.target
         hypotheses, name = translate_all(model, sources, arguments), " + ".join(arguments.model or [DEFAULT])
         if arguments.output:

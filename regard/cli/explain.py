@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.cli.common import MODEL, add_search, naming_options, verb
+from regard.cli.languages import add_direction
 from regard.errors import UserError
 from regard.escaping import escape, for_terminal, shorten
 
@@ -37,6 +38,7 @@ def add(verbs: Any) -> None:
         help='a sentence (default: "The animal didn\'t cross the street because it was too tired"); a tab stands between two texts',
     )
     parser.add_argument("-m", "--model", metavar="MODEL", help=MODEL)
+    add_direction(parser)
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="page.html, figure.svg, figure.png or data.json"
     )
@@ -105,6 +107,10 @@ def run(arguments: argparse.Namespace) -> None:
     bundle = load_bundle(find_bundle(arguments.model))
     asked = {name: getattr(arguments, name) for name in TASKS_OF}
     check_task(bundle.task, [name for name, value in asked.items() if value not in (None, [])], "--")
+    if bundle.task != "translate" and (arguments.from_language or arguments.to_language):
+        raise UserError(
+            f"--from and --to are for models that translate, but this one is for the task {bundle.task}; leave them out"
+        )
     if bundle.task != "translate" and arguments.attention not in (None, "encoder"):
         raise UserError(f"--attention must be encoder for a model without a decoder, but is {arguments.attention}")
     text = EXAMPLE if arguments.text is None else arguments.text
@@ -137,7 +143,9 @@ def run(arguments: argparse.Namespace) -> None:
 def _translation(arguments: argparse.Namespace, bundle: Bundle, text: str, force: dict[int, str]) -> Explanation:
     from regard.explain.explainer import Explainer
     from regard.generate.options import SearchOptions
+    from regard.translation.directions import choose_direction
 
+    bundle = bundle.toward(*choose_direction(bundle.pairs, arguments.from_language, arguments.to_language, [text]))
     with naming_options():
         search = SearchOptions.of(bundle).changed(arguments.beam, arguments.alpha, 1)
     return Explainer(bundle).explain(
@@ -148,10 +156,10 @@ def _translation(arguments: argparse.Namespace, bundle: Bundle, text: str, force
 def _encoded(arguments: argparse.Namespace, bundle: Bundle, text: str) -> EncoderExplanation:
     from regard.explain.encoder_explainer import EncoderExplainer
 
-    explainer = EncoderExplainer(bundle)
     with naming_options(("label", "token", "at", "window", "top")):
+        explainer = EncoderExplainer(bundle)
         return explainer.explain(
-            explainer.split_line(text),
+            explainer.split(text),
             label=arguments.label,
             token=arguments.token,
             at=arguments.at,

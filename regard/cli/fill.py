@@ -1,4 +1,4 @@
-"""`regard fill`: what stands in the blanks of texts."""
+"""`regard fill`: fills blanks in texts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Fill everything."""
+    """Fill the blanks of all texts."""
     if arguments.model is None:
         raise UserError("fill needs -m MODEL, a masked language model: regard train makes one, regard import reads one")
     find_models(arguments)  # before anything is read

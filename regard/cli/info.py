@@ -37,6 +37,8 @@ def run(arguments: argparse.Namespace) -> None:
         "max_length": bundle.max_length,
         "stored": bundle.stored,
     }
+    if bundle.directions:
+        document["directions"] = [list(pair) for pair in bundle.directions]
     if bundle.takes_pairs is not None:
         document["takes_pairs"] = bundle.takes_pairs
     if bundle.prompts:

@@ -28,6 +28,17 @@ def add_languages(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_direction(parser: argparse._ActionsContainer) -> None:
+    """--from and --to of a verb whose models -m names."""
+    for option, side, name in (("--from", "from", "from_language"), ("--to", "into", "to_language")):
+        parser.add_argument(
+            option,
+            dest=name,
+            metavar="LANGUAGE",
+            help=f"with a model for several directions: code of the language to translate {side}",
+        )
+
+
 def choose_model(arguments: argparse.Namespace) -> None:
     """Put the model for --from and --to into the arguments; if -m names one, check that it fits."""
     source, target = arguments.from_language, arguments.to_language
@@ -35,7 +46,7 @@ def choose_model(arguments: argparse.Namespace) -> None:
         return
     from regard.bundle import find_bundle, read_bundle
     from regard.catalogue import find_model
-    from regard.translation.languages import match_code
+    from regard.translation.directions import fitting_directions
 
     if not arguments.model:
         arguments.model = [str(find_model(source, target).folder)]
@@ -44,13 +55,19 @@ def choose_model(arguments: argparse.Namespace) -> None:
         bundle = read_bundle(find_bundle(name))
         if bundle.task != "translate":
             raise UserError(f"-m {name}: must be a model for the task translate, but is one for the task {bundle.task}")
-        pairs = (("--from", source, bundle.source), ("--to", target, bundle.target))
-        for option, wanted, known in pairs:
-            if wanted is not None and match_code(wanted, [known]) is None:
-                raise UserError(
-                    f"{option} {wanted}: -m {name} translates from {bundle.source} to {bundle.target}; leave out -m to choose "
-                    f"a model by its languages, or leave out {option}"
-                )
+        given = {"--from": source, "--to": target}
+        if not fitting_directions(bundle.pairs, source, target):
+            sides = {"--from": (source, None), "--to": (None, target)}
+            wrong = [option for option in given if not fitting_directions(bundle.pairs, *sides[option])]
+            options = " ".join(f"{option} {given[option]}" for option in wrong[:1] or given)
+            raise UserError(
+                f"{options}: -m {name} translates {_directions(bundle)}; leave out -m to choose a model by its languages, or "
+                f"leave out {' or '.join(wrong[:1] or given)}"
+            )
+
+
+def _directions(bundle: Bundle) -> str:
+    return bundle.languages if bundle.directions else f"from {bundle.source} to {bundle.target}"
 
 
 class InputLanguage:

@@ -55,6 +55,7 @@ def _document(model: ListedModel) -> dict[str, Any]:
         "task": model.bundle.task,
         "source": model.bundle.source,
         "target": model.bundle.target,
+        **({"directions": [list(pair) for pair in model.bundle.directions]} if model.bundle.directions else {}),
         "bytes": model.size,
         "parameters": model.bundle.facts.get("parameters"),
         "scores": model.scores,

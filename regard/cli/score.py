@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.cli.common import ENSEMBLE, add_adapter, add_model, load_model, naming_options, print_result, verb
+from regard.cli.languages import add_direction
 from regard.errors import UserError
 from regard.escaping import escape
 
@@ -29,6 +30,7 @@ def add(verbs: Any) -> None:
     )
     add_model(parser, several=ENSEMBLE)
     add_adapter(parser)
+    add_direction(parser)
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="with a language model: texts to score")
     parser.add_argument("--source", type=Path, metavar="FILE", help="source sentences, one per line")
     parser.add_argument("--target", type=Path, metavar="FILE", help="their translations, one per line")
@@ -60,7 +62,7 @@ def run(arguments: argparse.Namespace) -> None:
     from regard.data.corpus import Corpus
 
     pairs = list(Corpus("", arguments.source, arguments.target).pairs())
-    model = load_model(arguments)
+    model = load_model(arguments, sample=(source for source, _ in pairs))
     scored = model.token_scores([source for source, _ in pairs], [target for _, target in pairs])
     document = [
         {"source": source, "target": target, "log_prob": sum(tokens), "token_log_probs": tokens}

@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def document(one: Tagged) -> dict[str, Any]:
-    """An answer for JSON."""
+    """The answer as JSON."""
     words = [
         {"word": word, "tag": tag, "probability": probability}
         for word, tag, probability in zip(one.words, one.tags, one.probabilities, strict=True)

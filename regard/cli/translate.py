@@ -181,6 +181,8 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     content = sha256(arguments.input) if arguments.input.is_file() else ""  # a pipe can be read only once
     if arguments.column is not None:
         given["column"] = arguments.column
+    named = {"from": arguments.from_language, "to": arguments.to_language}  # the direction, of a model for several
+    given |= {option: language for option, language in named.items() if language is not None}
     return {
         "input": [arguments.input.name, content],
         "model": [sha256(folder / MANIFEST) for folder in find_models(arguments)],
@@ -220,12 +222,31 @@ def _check(arguments: argparse.Namespace, crew: Crew) -> None:
 
 def _load(arguments: argparse.Namespace, device: str) -> tuple[Model, TranslationOptions]:
     choose_model(arguments)
-    model = load_model(arguments, device)
+    model = load_model(arguments, device, sample=_sample(arguments))
     search = given_search(arguments)
     if arguments.words or arguments.alignment:
         search |= {"words": True, "alignment": arguments.alignment}
     with naming_options():
         return model, model.search_options(arguments.beam, arguments.alpha, arguments.nbest, **search)
+
+
+def _sample(arguments: argparse.Namespace) -> Iterator[str]:
+    """Text of the input; read only for a model of several directions where --from and --to leave a choice. Standard input and pipes
+    can be read only once."""
+    from regard.data.corpus import read_lines
+    from regard.translation.documents.files import sample_of_file
+    from regard.translation.documents.formats import find_kind
+
+    source: Path | None = arguments.input
+    if source is None:
+        yield from arguments.text
+    elif source.is_dir():
+        kinds = (path for path in sorted(source.rglob("*")) if find_kind(path.name) is not None)
+        for path in kinds:
+            yield from sample_of_file(path)
+    elif source.is_file():
+        is_lines = find_kind(source.name) in (None, "txt")
+        yield from read_lines(source) if is_lines else sample_of_file(source, arguments.column)
 
 
 def _blocks(arguments: argparse.Namespace, size: int) -> Iterator[list[str]]:

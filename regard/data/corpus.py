@@ -207,21 +207,26 @@ class RecordSource(Protocol):
 class Corpus:
     """Parallel text: two files with a sentence per line, or (`target` None) one file of source<TAB>target lines.
 
-    `weight` is how often an epoch contains each pair; with 0.5 it contains half of them.
+    `weight` is how often an epoch contains each pair; with 0.5 it contains half of them. In a run of several directions the codes
+    of source and target, `languages`, come after the two texts of each record.
     """
 
     columns: ClassVar[tuple[str, ...]] = ("source", "target")
     noun: ClassVar[str] = "pair"
-    unit: ClassVar[str] = ""
 
     name: str
     source: Path
     target: Path | None
     weight: float = 1.0
+    languages: Texts = ()
 
     @property
     def files(self) -> list[Path]:
         return [self.source] if self.target is None else [self.source, self.target]
+
+    @property
+    def unit(self) -> str:
+        return " ".join(self.languages)  # the same files may be read in two directions
 
     def pairs(self, note: Callable[[str], None] = lambda text: None) -> Iterator[Pair]:
         """The sentence pairs in order, one per line, even empty ones. At the end, `note` is told of columns that were ignored."""
@@ -229,7 +234,7 @@ class Corpus:
 
     def records(self, note: Callable[[str], None] = lambda text: None) -> Iterator[Record]:
         """The pairs, numbered by their lines."""
-        return (Record(number, pair) for number, pair in enumerate(self.pairs(note), 1))
+        return (Record(number, (*pair, *self.languages)) for number, pair in enumerate(self.pairs(note), 1))
 
 
 class CorpusRange(NamedTuple):

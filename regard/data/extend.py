@@ -57,7 +57,8 @@ def append_pieces(tokenizer: Tokenizer, pieces: list[str]) -> Tokenizer:
         # score are tried first.
         body = b"\x0a" + _varint(len(text)) + text + b"\x15" + struct.pack("<f", lowest - number)
         entries.append(b"\x0a" + _varint(len(body)) + body)
-    return Tokenizer([tokenizer.models[0] + b"".join(entries)], protects=tokenizer.protects)
+    models = [tokenizer.models[0] + b"".join(entries)]
+    return Tokenizer(models, protects=tokenizer.protects, targets=tokenizer.targets)
 
 
 def _varint(value: int) -> bytes:

@@ -72,7 +72,7 @@ class LabelledTexts:
             if size + second <= room:  # most texts
                 self.windows.append(Window(record, (0, size), (0, second) if second else None))
             elif second and self._second is not None:
-                texts = self._ids(self._text, record), self._ids(self._second, record)
+                texts = self._ids(self._text, record).tolist(), self._ids(self._second, record).tolist()
                 self.windows += [Window(record, *both) for both in pair_windows(*texts, room, tokenizer)]
             else:
                 self.windows += [Window(record, span, None) for span in self._cut(record, room)]
@@ -89,7 +89,7 @@ class LabelledTexts:
 
     def _cut(self, record: int, room: int) -> list[Span]:
         """The windows of a long text; with tags each begins with a word."""
-        ids = self._ids(self._text, record)
+        ids = self._ids(self._text, record).tolist()
         if not self.has_tags:
             return cut_windows(ids, room, self._tokenizer)
         size = len(ids)

@@ -46,12 +46,14 @@ class HeldOut:
     valid: list[Texts] = field(default_factory=list)
     test: list[Texts] = field(default_factory=list)
     compared: int = 0  # the leading columns that training must not share; 0: all
+    crosswise: bool = False  # also with a text of another column: pairs occur in both directions
 
     @cached_property
     def keys(self) -> tuple[frozenset[str], ...]:
         """The keys of the held-out texts, column by column."""
         columns = list(zip(*self.valid, *self.test, strict=True))[: self.compared or None]
-        return tuple(frozenset(map(sentence_key, column)) - {""} for column in columns)
+        keys = tuple(frozenset(map(sentence_key, column)) - {""} for column in columns)
+        return (frozenset().union(*keys),) * len(keys) if self.crosswise else keys
 
     def is_held_out(self, *texts: str) -> bool:
         """Whether a training record shares the text of some column with a held-out record."""

@@ -4,7 +4,8 @@
     piece    <unk>  <s>  </s>  <pad>  <u2581>  <span0>..  <tag0>..  <0x00>..      what BPE learnt
 
 The pieces before the bytes are control symbols: no text encodes to them, whatever it says. `<u2581>` stands for a literal
-U+2581, which sentencepiece uses for the space. Imported models bring their own: two sentencepiece models, one per side, perhaps
+U+2581, which sentencepiece uses for the space. In a model for several directions `<tag0>`, `<tag1>`, ... stand for its target
+languages. Imported models bring their own: two sentencepiece models, one per side, perhaps
 with a vocabulary that gives the ids (`sentencepieces.py`), or a tokenizer.json of Hugging Face (`huggingface.py`).
 """
 
@@ -26,6 +27,7 @@ from typing import Any, Literal
 
 import sentencepiece
 
+from regard.bounds import MOST_TARGETS, check_label
 from regard.data.chat_template import CHAT_FILE, ChatTemplate
 from regard.data.huggingface import JSON_FILE, Controls, JsonPieces, NumberPieces
 from regard.data.sentencepieces import SPACE, SPACE_PIECE, JointPieces, PairedPieces, read_file, read_model
@@ -34,10 +36,11 @@ from regard.errors import RegardError, UserError, naming
 from regard.escaping import shorten
 from regard.files import read_json, write_atomic
 
-# The highest that can be read. 4 is written for tokenizers of Hugging Face, 3 for protected spans, 2 for a vocabulary, else 1.
-FORMAT_VERSION = 4
+# The highest that can be read. 5 is written for tagged target languages, 4 for tokenizers of Hugging Face, 3 for protected spans,
+# 2 for a vocabulary, else 1.
+FORMAT_VERSION = 5
 NUM_SPANS = 32
-NUM_TAGS = 32
+NUM_TAGS = MOST_TARGETS + 1  # the last tag is the mask of masked language models
 # A random sample. With twice as many, 24,000 pieces segment Europarl into the same number of tokens to within 1 in 10,000.
 MAX_TRAINING_LINES = 500_000
 
@@ -83,15 +86,16 @@ class Tokenizer:
         protects: bool = False,
         controls: Controls | None = None,
         chat: ChatTemplate | None = None,
+        targets: Sequence[str] = (),
     ) -> None:
         """`models` are serialized sentencepiece models: one joint model, or an imported source and target model. With `controls`,
         which only imports have, it is one tokenizer.json of Hugging Face, or nothing for a model without a tokenizer.
 
         `protects`: the model was trained with reserved pieces in place of spans such as addresses. `chat` is how an imported model
-        reads a conversation.
+        reads a conversation. `targets` are the target languages of a model for several directions, in the order of their tags.
         """
         self.models, self.vocabulary, self.protects, self.controls = tuple(models), vocabulary, protects, controls
-        self.chat = chat
+        self.chat, self.targets = chat, tuple(targets)
         self.kind: Kind
         self._codec: JointPieces | PairedPieces | JsonPieces | NumberPieces
         if controls is not None:
@@ -105,6 +109,7 @@ class Tokenizer:
         self._read_special_ids()
         self._reserved = frozenset(self.span_ids + self.tag_ids)
         self._tags = frozenset(self.tag_ids)
+        self._check_targets()
 
     def _read_special_ids(self) -> None:
         self.span_ids, self.tag_ids, self.mask_id = (), (), -1
@@ -140,7 +145,30 @@ class Tokenizer:
         return tuple(i for i in ids if self._processor.is_control(i))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Tokenizer, (self.models, self.vocabulary, self.protects, self.controls, self.chat)
+        return Tokenizer, (self.models, self.vocabulary, self.protects, self.controls, self.chat, self.targets)
+
+    # --- target languages ---
+
+    def _check_targets(self) -> None:
+        if self.targets and self.kind != "joint":
+            raise UserError("an imported vocabulary has no tags for target languages; train one for several directions")
+        if len(self.targets) > MOST_TARGETS or len(set(self.targets)) < len(self.targets):
+            raise UserError(
+                f"the target languages must be at most {MOST_TARGETS}, all different, but are {', '.join(self.targets)}"
+            )
+
+    def with_targets(self, targets: Iterable[str]) -> Tokenizer:
+        """The same pieces with tags for these target languages, besides those that it has."""
+        every = tuple(dict.fromkeys((*self.targets, *targets)))
+        return Tokenizer(self.models, self.vocabulary, self.protects, self.controls, self.chat, every)
+
+    def target_tag(self, target: str) -> tuple[int, ...]:
+        """What a source begins with: the tag of its target language, or nothing in a model for one direction."""
+        if not self.targets:
+            return ()
+        if target not in self.targets:
+            raise UserError(f"the target language must be one of {', '.join(self.targets)}, but is {target!r}")
+        return (self.tag_ids[self.targets.index(target)],)
 
     def to_message(self) -> tuple[Any, list[bytes]]:
         """The tokenizer for another process: JSON, and blocks of bytes."""
@@ -148,7 +176,7 @@ class Tokenizer:
         controls = None if self.controls is None else self.controls.to_json()
         chat = None if self.chat is None else self.chat.to_json()
         content = {"vocabulary": vocabulary, "protects": self.protects, "controls": controls, "chat": chat}
-        return content, list(self.models)
+        return {**content, "targets": self.targets}, list(self.models)
 
     @classmethod
     def from_message(cls, content: Any, models: Sequence[bytes]) -> Tokenizer:
@@ -156,7 +184,7 @@ class Tokenizer:
         vocabulary = None if content["vocabulary"] is None else Vocabulary.from_json(content["vocabulary"])
         controls = None if content["controls"] is None else Controls.from_json(content["controls"])
         chat = None if content["chat"] is None else ChatTemplate.from_json(content["chat"])
-        return cls(models, vocabulary, content["protects"], controls, chat)
+        return cls(models, vocabulary, content["protects"], controls, chat, content["targets"])
 
     @cached_property
     def fingerprint(self) -> str:
@@ -165,7 +193,8 @@ class Tokenizer:
         protects = b"protects" if self.protects else b""
         controls = b"" if self.controls is None else json.dumps(self.controls.to_json()).encode()
         chat = b"" if self.chat is None else json.dumps(self.chat.to_json()).encode()
-        return hashlib.sha256(b"".join(self.models) + vocabulary + protects + controls + chat).hexdigest()
+        targets = json.dumps(self.targets).encode() if self.targets else b""
+        return hashlib.sha256(b"".join(self.models) + vocabulary + protects + controls + chat + targets).hexdigest()
 
     # --- text to ids ---
 
@@ -317,6 +346,8 @@ class Tokenizer:
             description |= {"format": 3, "protects": True}
         if self.controls is not None:
             description |= {"format": 4, "controls": self.controls.to_json()}
+        if self.targets:
+            description |= {"format": 5, "targets": list(self.targets)}
         write_atomic(folder / _DESCRIPTION, json.dumps(description, indent=2) + "\n")
         if self.chat is not None:
             write_atomic(folder / CHAT_FILE, json.dumps(self.chat.to_json(), indent=2) + "\n")
@@ -339,7 +370,8 @@ class Tokenizer:
             with naming(folder / CHAT_FILE):
                 chat = ChatTemplate.from_json(read_json(folder / CHAT_FILE))
         with naming(folder):
-            tokenizer = cls(models, vocabulary, description.get("protects") is True, controls, chat)
+            targets = _read_targets(description)
+            tokenizer = cls(models, vocabulary, description.get("protects") is True, controls, chat, targets)
         tokenizer.check(folder)
         return tokenizer
 
@@ -520,6 +552,15 @@ def used_files(folder: Path) -> list[str]:
     """The names of the files in this folder that `Tokenizer.load` reads, or whose presence changes what it reads."""
     names = (_DESCRIPTION, *(name for names in _FILE_NAMES.values() for name in names), SOURCE_FILE, TARGET_FILE)
     return [name for name in names if os.path.lexists(folder / name)]
+
+
+def _read_targets(description: Mapping[str, Any]) -> list[str]:
+    targets = description.get("targets", [])
+    if not isinstance(targets, list):
+        raise UserError(f"{_DESCRIPTION}: targets must be a list of languages, but is {shorten(targets)}")
+    for number, target in enumerate(targets):
+        check_label(f"{_DESCRIPTION}: targets[{number}]", target)
+    return targets
 
 
 def _read_description(folder: Path) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def cut_windows(ids: Sequence[int], room: int, tokenizer: Tokenizer) -> list[Spa
 
 
 def _begins_word(token: int, tokenizer: Tokenizer) -> bool:
-    return tokenizer.pieces([int(token)])[0].startswith(_SPACE)
+    return tokenizer.pieces([token])[0].startswith(_SPACE)
 
 
 def pair_windows(

@@ -110,10 +110,11 @@ class EncoderExplainer:
             return self._answer(text, read_tagged(side, text, at), label, at, top)
         return self._answer(text, read_blanks(side, text, at), token, at, top)
 
-    def split_line(self, line: str) -> Text:
-        """A line as people write it: a tab separates two texts where the model takes two."""
+    def split(self, line: str) -> Text:
+        """A line as people write it: a tab separates two texts where the model may read two."""
         if isinstance(self._text_side, Classifier):
-            return self._text_side.split_lines([line])[0]
+            [text] = self._text_side.split_lines([line])
+            return text
         first, tab, second = line.partition("\t")
         return (first, second) if tab and isinstance(self._text_side, Embedder) else line
 

@@ -121,7 +121,8 @@ class Explainer:
 
     def _encode(self, text: str, side: Side, name: str) -> list[int]:
         limit = min(MAX_PIECES, self.bundle.max_length) if side == "source" else MAX_PIECES
-        return self._check_length(self.tokenizer.encode(text, side), limit, name)
+        tag = self.tokenizer.target_tag(self.bundle.target) if side == "source" else ()
+        return self._check_length([*tag, *self.tokenizer.encode(text, side)], limit + len(tag), name)
 
     def _check_length(self, ids: list[int], limit: int, name: str) -> list[int]:
         if self.bundle.config.longest is not None:
@@ -175,7 +176,11 @@ class Explainer:
 
     def _side(self, ids: Sequence[int], side: Side) -> TokenizedSide:
         tokenizer = self.tokenizer
-        return group_words(ids, tokenizer.pieces(ids, side), (tokenizer.bos_id, tokenizer.eos_id))
+        tags = dict(zip(tokenizer.tag_ids, tokenizer.targets, strict=False))  # shown as their languages
+        pieces = [
+            f"<{tags[i]}>" if i in tags else piece for i, piece in zip(ids, tokenizer.pieces(ids, side), strict=True)
+        ]
+        return group_words(ids, pieces, (tokenizer.bos_id, tokenizer.eos_id, *tags))
 
     # --- the recorded model ---
 
@@ -212,7 +217,9 @@ class Explainer:
             heads={kind: [head_facts(layer, kind) for layer in recorded.weights[kind]] for kind in ATTENTION_KINDS},
             steps=steps,
             log_prob=round(sum(step.log_prob for step in steps), _DIGITS),
-            alignment=align(recorded.weights["cross"], target, source, self.bundle.alignment_heads),
+            alignment=align(
+                recorded.weights["cross"], target, source, self.bundle.alignment_heads, self.tokenizer.targets != ()
+            ),
             saliency=saliency(recorded, labels),
             beam=tree,
         )  # fmt: skip
@@ -296,14 +303,15 @@ def head_facts(weights: Tensor, kind: AttentionKind) -> list[HeadFacts]:
 
 
 def align(
-    cross: Sequence[Tensor], target: TokenizedSide, source: TokenizedSide, chosen: AlignmentHeads
+    cross: Sequence[Tensor], target: TokenizedSide, source: TokenizedSide, chosen: AlignmentHeads, has_tag: bool = False
 ) -> WordAlignment:
-    """Align words by the model's alignment heads, with the links of `regard.translation.links`."""
+    """Align words by the model's alignment heads, with the links of `regard.translation.links`. `has_tag`: the first word of the
+    source is the tag of the target language."""
     steps = cross[chosen.layer][list(chosen.heads)].mean(0).tolist()
     # Shifted, row t tells of the token that step t has read; </s> is never read, and needs no link.
     rows = [*steps[1:], steps[-1]] if chosen.shift else steps
     # </s> is not a word, and heads with nothing to attend to rest on the source's.
-    words = [row[:-1] for row in by_words(rows, target, source)[:-1]]
+    words = [[0.0] * has_tag + row[has_tag:-1] for row in by_words(rows, target, source)[:-1]]
     weights = [[round(share, _DIGITS) for share in row] for row in shares(words)]
     links = [list(link) for link in link_words(words)]
     return WordAlignment(chosen.layer, weights, links, list(chosen.heads), chosen.shift)

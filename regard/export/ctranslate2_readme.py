@@ -19,7 +19,7 @@ def make_readme(bundle: Bundle, weights: WeightFormat) -> str:
     elif bundle.config.encoder_stack is None:
         title, code, notes = "A language model", _generator_code(bundle), _generator_notes(bundle)
     else:
-        title = f"{bundle.source} → {bundle.target}" if bundle.source and bundle.target else "A text-to-text model"
+        title = bundle.languages if bundle.source and bundle.target else "A text-to-text model"
         code, notes = _translator_code(bundle), _translator_notes(bundle)
     listed = "\n".join(f"- {note}" for note in [*notes, *_limit(bundle)])
     return f"""# {title} for CTranslate2
@@ -89,6 +89,8 @@ for result in results:
     ids = [number for number in ids if number is not None]  # the model may have ids without a piece
     print({text_of})
 """
+    start = [tokenizer.pieces(tokenizer.target_tag(bundle.target))[0]] if tokenizer.targets else []
+    pieces = f"{start} + source.encode(sentence, out_type=str)" if start else "source.encode(sentence, out_type=str)"
     models = ("joint.model", "joint.model") if tokenizer.kind == "joint" else ("source.model", "target.model")
     return f"""import ctranslate2
 import sentencepiece
@@ -98,7 +100,7 @@ source = sentencepiece.SentencePieceProcessor("FOLDER/tokenizer/{models[0]}")
 target = sentencepiece.SentencePieceProcessor("FOLDER/tokenizer/{models[1]}")
 sentences = ["one sentence"]
 results = translator.translate_batch(
-    [source.encode(sentence, out_type=str) for sentence in sentences],
+    [{pieces} for sentence in sentences],
 {search})
 print(*[target.decode(result.hypotheses[0]) for result in results], sep="\\n")
 """
@@ -111,6 +113,10 @@ def _translator_notes(bundle: Bundle) -> list[str]:
         "CTranslate2 appends the end token to each source (`add_source_eos`).",
         "Its length penalty is n^p, and Regard's is ((5 + n) / 6)^alpha with the end token counted: the best of a beam can differ.",
     ]
+    if targets := bundle.tokenizer.targets:
+        tags = bundle.tokenizer.pieces(tag for one in targets for tag in bundle.tokenizer.target_tag(one))
+        named = ", ".join(f"`{tag}` for {one}" for one, tag in zip(targets, tags, strict=True))
+        notes.append(f"A source begins with the tag of the language to translate into: {named}.")
     if banned:
         notes.append(
             f"{len(banned)} pieces stand for no text. If one appears in a translation, ban them: `suppress_sequences` takes a\n"

@@ -238,6 +238,11 @@ def make_settings(bundle: Bundle, graphs: dict[str, Graph]) -> dict[str, Any]:
         "max_extra": bundle.decode.max_extra,
         "max_positions": max_positions(bundle),
         "tokenizer": tokenizer_files(tokenizer),
+        **(
+            {"target_tags": {one: tokenizer.target_tag(one)[0] for one in tokenizer.targets}}
+            if tokenizer.targets
+            else {}
+        ),
         "graphs": {
             name: {"file": f"{name}.onnx", "inputs": graph.inputs, "outputs": graph.outputs}
             for name, graph in graphs.items()
@@ -263,6 +268,17 @@ def decode(ids):
     return target.decode(ids).strip()
 """
 
+# A model for several directions is told the target language by the first piece of the source.
+_ENCODE_WITH_TAG = """\
+tag = config["target_tags"][{target!r}]  # {tags}
+
+def encode(text):
+    return [tag] + source.encode(text)
+
+def decode(ids):
+    return target.decode(ids).strip()
+"""
+
 # Imported models have their own ids for pieces, and may expect a code for the target language in front: `>>deu<< ...`.
 _ENCODE_WITH_VOCABULARY = """\
 known, written = (read(config["tokenizer"][side]) for side in ("source_vocab", "target_vocab"))
@@ -278,7 +294,7 @@ def decode(ids):
 """
 
 _README = """\
-# {source} → {target}
+# {languages}
 
 A translation model for ONNX Runtime, exported by Regard. With `pip install onnxruntime sentencepiece`, this translates the lines
 of standard input, greedily, when it is run in this folder:
@@ -334,14 +350,20 @@ for line in sys.stdin:
 """
 
 
+def _encode_code(bundle: Bundle) -> str:
+    if targets := bundle.tokenizer.targets:
+        tags = f"the language to translate into: {', '.join(targets)}"
+        return _ENCODE_WITH_TAG.format(target=bundle.target, tags=tags)
+    return _ENCODE if bundle.tokenizer.vocabulary is None else _ENCODE_WITH_VOCABULARY
+
+
 def make_readme(bundle: Bundle) -> str:
     """How to translate with the folder, without Regard or torch."""
     config, positions = bundle.config, max_positions(bundle)
     limit = "" if positions is None else f"- Neither side may have more than `max_positions` = {positions} tokens.\n"
     return _README.format(
-        source=bundle.source,
-        target=bundle.target,
-        encode=_ENCODE if bundle.tokenizer.vocabulary is None else _ENCODE_WITH_VOCABULARY,
+        languages=bundle.languages,
+        encode=_encode_code(bundle),
         kv_heads=config.kv_heads,
         d_head=config.head_width,
         max_length=bundle.max_length,

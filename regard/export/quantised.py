@@ -45,6 +45,7 @@ def write(bundle: Bundle, folder: Path, weights: str, samples: Samples) -> list[
         alignment=bundle.alignment,
         task=bundle.task,
         prompts=bundle.prompts,
+        directions=bundle.directions,
         takes_pairs=bundle.takes_pairs,
     )
     written = load_bundle(folder)

@@ -129,7 +129,9 @@ def write_tokenizer(bundle: Bundle, folder: Path) -> None:
         )
     (folder / "source.spm").write_bytes(tokenizer.models[0])
     (folder / "target.spm").write_bytes(tokenizer.models[-1])
-    files = {"vocab.json": {piece: i for i, piece in enumerate(tokenizer.pieces(range(tokenizer.vocab_size)))}}
+    codes = dict(zip(tokenizer.tag_ids, map(language_code, tokenizer.targets), strict=False))
+    pieces = enumerate(tokenizer.pieces(range(tokenizer.vocab_size)))
+    files = {"vocab.json": {codes.get(i, piece): i for i, piece in pieces}}
     if tokenizer.vocabulary is not None:
         files = tokenizer.vocabulary.files()
     names = {i: piece for piece, i in files["vocab.json"].items()}
@@ -150,12 +152,21 @@ def write_tokenizer(bundle: Bundle, folder: Path) -> None:
         (folder / name).write_text(text + "\n", encoding="utf-8")
 
 
+def language_code(target: str) -> str:
+    """What a text begins with to be translated into this language, as in Marian's models for several."""
+    return f">>{target}<<"
+
+
 def check_tokenizer(ours: Tokenizer, theirs: Any, samples: Samples) -> None:
     """Check that both tokenizers agree on the samples' text, except for U+2581, which MarianTokenizer takes for a space."""
     for text in [ours.decode(ids).replace("\u2581", "") for ids in samples.src + samples.tgt]:
         pairs = [
             (theirs(text)["input_ids"], ours.encode(text)),
             (theirs(text_target=text)["input_ids"], ours.encode(text, "target")),
+            *(
+                (theirs(language_code(one) + text)["input_ids"], [*ours.target_tag(one), *ours.encode(text)])
+                for one in ours.targets
+            ),
         ]
         for ids, expected in pairs:
             if ids != [*expected, ours.eos_id]:
@@ -176,12 +187,19 @@ def score(model: Any, src: list[int], tgt_in: list[int], labels: list[int]) -> l
 def make_readme(bundle: Bundle) -> str:
     """How to load the folder, and where transformers differs from Regard."""
     decode, positions = bundle.decode, max_positions(bundle)
+    targets, code, codes = bundle.tokenizer.targets, "", ""
+    if targets:
+        code = language_code(targets[0])
+        codes = (
+            f"A text begins with the code of the language to translate into, without a space after it: "
+            f"`{'`, `'.join(map(language_code, targets))}`.\nWithout a code the translation may be in any of them.\n\n"
+        )
     return f"""---
 library_name: transformers
 pipeline_tag: translation
 ---
 
-# {bundle.source} → {bundle.target}
+# {bundle.languages}
 
 A translation model, exported by Regard for Hugging Face's transformers.
 
@@ -189,10 +207,10 @@ A translation model, exported by Regard for Hugging Face's transformers.
 
     tokenizer = MarianTokenizer.from_pretrained("FOLDER")
     model = MarianMTModel.from_pretrained("FOLDER")
-    batch = tokenizer(["A sentence."], return_tensors="pt", padding=True)
+    batch = tokenizer(["{code}A sentence."], return_tensors="pt", padding=True)
     print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True))
 
-The weights give the same log-probabilities as in Regard, and greedy search (`num_beams=1`) the same translations. What
+{codes}The weights give the same log-probabilities as in Regard, and greedy search (`num_beams=1`) the same translations. What
 `generation_config.json` sets, and what differs:
 
 - `num_beams` = {decode.beam}, as in the bundle. Without a length penalty on either side (`length_penalty=0.0`, and `--alpha 0`

@@ -56,7 +56,8 @@ async def align_sentences(
     side = served.text_side
     portions = [pairs[slice(*bounds)] for bounds in portions_of([source for source, _ in pairs], _PORTION_CHARACTERS)]
     found = await threads.run_each(
-        lambda portion: align_texts(served.engine, side.tokenizer, portion, side.max_length), portions
+        lambda portion: align_texts(served.engine, side.tokenizer, portion, side.max_length, side.options.languages[1]),
+        portions,
     )
     return [one for some in found for one in some]
 

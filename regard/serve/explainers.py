@@ -70,5 +70,7 @@ class Explainers:
         if pair not in self._made:
             from regard.explain.explainer import Explainer
 
-            self._made[pair] = Explainer(served.bundle)
+            same = (one for one in self._made.values() if one.bundle.folder == served.bundle.folder)
+            first = next(same, None)
+            self._made[pair] = Explainer(served.bundle, first and first.engine)
         return self._made[pair]

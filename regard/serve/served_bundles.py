@@ -23,13 +23,14 @@ def find_bundles(models: Sequence[str]) -> list[Bundle]:
                 f"but is one for the task {bundle.task}; name another with -m"
             )
         is_named = bundle.task != "translate"
-        pair = ("", served_name(bundle)) if is_named else (bundle.source, bundle.target)
-        if pair in found:
+        for pair in [("", served_name(bundle))] if is_named else bundle.pairs:
+            if pair not in found:
+                found[pair] = bundle
+                continue
             same = f"are both called {pair[1]}" if is_named else f"both translate {' to '.join(pair)}"
             remedy = "rename one of the folders" if is_named else "serve one of them"
             raise UserError(f"{bundle.folder} and {found[pair].folder} {same}; {remedy}")
-        found[pair] = bundle
-    return list(found.values())
+    return list({id(bundle): bundle for bundle in found.values()}.values())
 
 
 def served_name(bundle: Bundle) -> str:

@@ -82,6 +82,15 @@ class ServedEncoder:
             name, bundle, _TEXT_SIDES[bundle.task](bundle, made), batcher, ThreadPool("texts", 1, shares=shares), limits
         )
 
+    @property
+    def num_texts(self) -> tuple[int, ...]:
+        """How many texts are read at once or, of vectors, compared."""
+        if self.bundle.task == "embed":
+            return 1, 2
+        if self.bundle.task != "classify":
+            return (1,)
+        return {None: (1, 2), False: (1,), True: (2,)}[self.bundle.takes_pairs]
+
     async def embed(self, texts: Sequence[str | Sequence[int]]) -> tuple[Vectors, int]:
         """The vectors of texts or token ids, (texts, d_model), and how many tokens were read."""
         side = self.text_side

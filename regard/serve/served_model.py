@@ -24,6 +24,11 @@ from regard.translation.translation_options import TranslationOptions
 _THREADS = 2  # per model, for work that does not go through the batcher
 
 
+def name_of(bundle: Bundle) -> str:
+    """What measurements call a translation model."""
+    return "+".join(f"{source}-{target}" for source, target in bundle.pairs)
+
+
 @dataclass(frozen=True)
 class ServedModel:
     """A loaded model with the threads around it."""
@@ -65,7 +70,7 @@ class ServedModel:
                 batch_tokens=limits.batch_tokens,
                 window=limits.window_ms / 1000,
                 shared=shared,
-                observe=observe(f"{bundle.source}-{bundle.target}") if observe else None,
+                observe=observe(name_of(bundle)) if observe else None,
                 beam=options.search.beam,
                 threads=threads,
                 shares=shares,
@@ -79,6 +84,20 @@ class ServedModel:
         side = TextSide(bundle.tokenizer, options, bundle.max_length, takes_phrases=made.takes_phrases)
         threads = ThreadPool("requests for words", _THREADS, limits.word_places, shares)
         return cls(bundle, made, side, around(0), threads, slow, limits, ThreadPool("texts", 1, shares=shares))
+
+    @property
+    def name(self) -> str:
+        """The directions, such as "en-fr+fr-en"."""
+        return name_of(self.bundle)
+
+    def of_each_direction(self) -> list[ServedModel]:
+        """The model once for each direction, with the same engine and threads."""
+        found = []
+        for pair in self.bundle.pairs:
+            bundle = self.bundle.toward(*pair)
+            side = self.text_side.with_options(TranslationOptions.of(bundle))
+            found.append(dataclasses.replace(self, bundle=bundle, text_side=side))
+        return found
 
     @property
     def does_all(self) -> bool:

@@ -132,7 +132,9 @@ class Service:
         self._reading = ThreadPool("documents", 1, shares=shares)
         self._documents = ThreadPool("documents", _DOCUMENT_THREADS, shares=shares)
         self.texts = ThreadPool("texts", 1, shares=shares)
-        self.pairs = {(model.bundle.source, model.bundle.target): model for model in models}
+        self.models = list(models)
+        every = (one for model in models for one in model.of_each_direction())
+        self.pairs = {(one.bundle.source, one.bundle.target): one for one in every}
         self.writers = {writer.name: writer for writer in writers}
         self.encoders = {encoder.name: encoder for encoder in encoders}
 
@@ -145,8 +147,8 @@ class Service:
     @property
     def batchers(self) -> list[Batcher | WritingBatcher]:
         """The batchers of all models."""
-        of_pairs = [batcher for served in self.pairs.values() for batcher in served.batchers]
-        return [*of_pairs, *(one.batcher for one in self.named)]
+        of_models = [batcher for served in self.models for batcher in served.batchers]
+        return [*of_models, *(one.batcher for one in self.named)]
 
     @property
     def named(self) -> list[ServedWriter | ServedEncoder]:
@@ -377,7 +379,7 @@ class Service:
 
     def close(self) -> None:
         """Stop the threads."""
-        for served in self.pairs.values():
+        for served in self.models:
             served.close()
         for one in self.named:
             one.close()

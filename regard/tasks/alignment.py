@@ -19,7 +19,7 @@ from torch import Tensor
 from regard.aligning import AlignmentHeads
 from regard.bundle import add_alignment, load_bundle
 from regard.config import ModelConfig
-from regard.data.corpus import Pair
+from regard.data.corpus import Texts
 from regard.data.tokenizer import Tokenizer
 from regard.device import pick_device
 from regard.errors import UserError
@@ -48,7 +48,7 @@ def measure_alignment_heads(
     config: ModelConfig,
     weights: Mapping[str, Tensor],
     tokenizer: Tokenizer,
-    pairs: Sequence[Pair],
+    pairs: Sequence[Texts],
     device: torch.device,
 ) -> AlignmentHeads | None:
     """As `choose_alignment_heads`, for weights."""
@@ -60,7 +60,7 @@ def measure_alignment_heads(
     return choose_alignment_heads(model.requires_grad_(False), tokenizer, pairs, device)
 
 
-def measure_bundle(folder: str | Path, pairs: Sequence[Pair], device: str = "auto") -> AlignmentHeads:
+def measure_bundle(folder: str | Path, pairs: Sequence[Texts], device: str = "auto") -> AlignmentHeads:
     """Choose the heads of a bundle that was written without them, and store them in it."""
     bundle = load_bundle(Path(folder), "translate")
     chosen = choose_alignment_heads(load_model(bundle), bundle.tokenizer, pairs, pick_device(device))
@@ -74,7 +74,7 @@ def measure_bundle(folder: str | Path, pairs: Sequence[Pair], device: str = "aut
 
 
 def choose_alignment_heads(
-    model: Transformer, tokenizer: Tokenizer, pairs: Sequence[Pair], device: torch.device
+    model: Transformer, tokenizer: Tokenizer, pairs: Sequence[Texts], device: torch.device
 ) -> AlignmentHeads | None:
     """The heads whose attention agrees best with what the target words of these pairs depend on; None if there is too little
     text. The model is moved to `device` and set up for translation."""
@@ -97,11 +97,12 @@ def choose_alignment_heads(
     return _best(model.config, sentences, by_source, depends)
 
 
-def _sample(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> Iterator[_Sentence]:
+def _sample(tokenizer: Tokenizer, pairs: Sequence[Texts]) -> Iterator[_Sentence]:
     """Sentences of ordinary length, spread over the text."""
     usable = []
-    for source, target in pairs:
+    for source, target, *languages in pairs:
         src, tgt = tokenizer.encode(source), tokenizer.encode(target, "target")
+        src = [*tokenizer.target_tag(languages[-1]), *src] if languages and src else src
         if max(len(src), len(tgt)) <= _MAX_TOKENS and src and tgt:
             one = _Sentence(src, tgt, token_words(tokenizer, src, "source"), token_words(tokenizer, tgt, "target"))
             if min(len(one.source.words), len(one.target.words)) >= _MIN_WORDS:
@@ -168,4 +169,5 @@ def _agreeing(sentence: _Sentence, steps: Tensor, shift: bool, depends: Tensor) 
 
 def _membership(side: TokenWords) -> Tensor:
     """(tokens, words): 1 where a token belongs to a word."""
-    return torch.nn.functional.one_hot(torch.tensor(side.word_of_token), len(side.words)).float()
+    words = torch.tensor(side.word_of_token)
+    return (words[:, None] == torch.arange(len(side.words))).float()  # a tag belongs to no word

@@ -1,5 +1,5 @@
-"""A simple model to compare with: which words, pairs of neighbouring words and groups of letters a text has, weighted by how rare
-they are (tf-idf), with logistic regression; of tags the word, its ending and its neighbours. Trained in seconds by L-BFGS."""
+"""A baseline: logistic regression on words, word bigrams and character n-grams, weighted by tf-idf; for tags, on a word, its
+affixes and its neighbours. Trained in seconds by L-BFGS."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from regard.understanding.answers import find_spans, has_spans
 
 TAG_STRENGTH = 1.0
 MAX_FEATURES = 1 << 18
-MAX_WEIGHTS = 1 << 23  # features times classes: more would take minutes
-MAX_TEXTS = 150_000  # to train on, or words
-TAG_ITERATIONS = 25  # a text has many words to tag
-GROUPS = (3, 4, 5)  # letters
+MAX_WEIGHTS = 1 << 23  # features times classes; more would take minutes to train
+MAX_TEXTS = 150_000  # training texts or, for tags, words
+TAG_ITERATIONS = 25  # of L-BFGS
+NGRAMS = (3, 4, 5)  # characters
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 class Vocabulary:
-    """Features of the training text by number, the most frequent ones, and how rare each is."""
+    """The most frequent features of the training text, numbered, with their inverse document frequencies."""
 
     def __init__(self, rows: Sequence[Iterable[str]], with_rarity: bool, num_classes: int, least: int = 1) -> None:
-        """`least` is how often a feature must occur. Without rarity every feature of a row counts 1."""
+        """`least` is how often a feature must occur. Without `with_rarity` all features have weight 1."""
         counts = Counter(feature for row in rows for feature in set(row))
         most = min(MAX_FEATURES, MAX_WEIGHTS // num_classes)
         frequent = (feature for feature, count in counts.items() if count >= least)
@@ -49,7 +49,7 @@ class Vocabulary:
         return len(self.numbers)
 
     def vector(self, row: Iterable[str]) -> tuple[list[int], list[float]]:
-        """The known features of a row: with rarity of length 1 in all, else each 1."""
+        """The known features of a row: as tf-idf of length 1, or each with weight 1."""
         if not self._rarity:
             ids = [self.numbers[feature] for feature in row if feature in self.numbers]
             return ids, [1.0] * len(ids)
@@ -63,12 +63,12 @@ class Vocabulary:
 
 
 def text_features(text: str) -> list[str]:
-    """The words, pairs of neighbours and groups of letters of a text; of two texts what only one of them has, or both."""
+    """The words, word bigrams and character n-grams of a text; for a pair, those in one text only and those in both."""
     first, _, second = text.partition(BETWEEN)
     if not second:
         words = _WORD.findall(first.lower())
         pairs = [f"{a} {b}" for a, b in pairwise(words)]
-        return [*words, *pairs, *(part for word in words for part in letter_groups(word))]
+        return [*words, *pairs, *(part for word in words for part in character_ngrams(word))]
     one, other = (set(text_features(part)) for part in (first, second))
     share = len(one & other) / max(1, len(one | other))
     marked = [
@@ -77,19 +77,19 @@ def text_features(text: str) -> list[str]:
     return [*marked, *(f"common {tenth}" for tenth in range(int(10 * share) + 1) for _ in range(3))]
 
 
-def letter_groups(word: str) -> list[str]:
-    """Three to five neighbouring letters of a word, its ends among them.
+def character_ngrams(word: str) -> list[str]:
+    """The character n-grams of a word and the spaces around it.
 
-    >>> letter_groups("ox")
+    >>> character_ngrams("ox")
     ['# ox', '#ox ', '# ox ']
     """
     padded = f" {word} "
-    return [f"#{padded[i : i + n]}" for n in GROUPS for i in range(len(padded) - n + 1)]
+    return [f"#{padded[i : i + n]}" for n in NGRAMS for i in range(len(padded) - n + 1)]
 
 
 @dataclass(frozen=True)
 class BagOfWords:
-    """A trained model of texts."""
+    """The trained baseline for texts."""
 
     vocabulary: Vocabulary
     weights: Tensor
@@ -118,7 +118,7 @@ class BagOfWords:
 
 
 def label_targets(labels: Sequence[str], answer: Answer, num_labels: int) -> Tensor:
-    """The second texts of records as targets."""
+    """The labels of records as targets."""
     if answer == "number":
         return torch.tensor([float(label.removeprefix(NUMBER)) for label in labels])
     if answer == "one":
@@ -133,7 +133,7 @@ def label_targets(labels: Sequence[str], answer: Answer, num_labels: int) -> Ten
 
 
 def word_features(words: Sequence[str], place: int) -> list[str]:
-    """A word, how it is written and what stands around it."""
+    """A word, its shape and affixes, and its neighbours."""
     word = words[place]
     shape = re.sub(r"\d", "0", re.sub(r"[a-z]", "x", re.sub(r"[A-Z]", "X", word)))
     shape = re.sub(r"(.)\1{2,}", r"\1\1", shape)
@@ -148,7 +148,7 @@ def word_features(words: Sequence[str], place: int) -> list[str]:
 
 @dataclass(frozen=True)
 class WordTags:
-    """A trained model of words: each is tagged by itself and its neighbours."""
+    """The trained baseline for tags, which reads a word and its neighbours."""
 
     vocabulary: Vocabulary
     weights: Tensor

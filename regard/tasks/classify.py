@@ -1,4 +1,4 @@
-"""Classification of texts and pairs of texts: one label, several labels, or a number."""
+"""Classification of texts and of pairs of texts: one label, several labels, or a number."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ HELD_OUT = "{name}.jsonl"
 
 
 def complete(recipe: Recipe, head: HeadConfig | None = None) -> Recipe:
-    """Reads the tables for their columns and labels. If all labels are those of `head`, these are kept in their order."""
+    """Find the columns and labels in the tables. If `head` has all the labels, its own are kept in their order."""
     data, labels = recipe.data, recipe.model.labels
     own = recipe.model.fields.get("head", {})
     path = find_files(data.train[0].path, root_of(recipe))[0]
@@ -91,7 +91,7 @@ def complete(recipe: Recipe, head: HeadConfig | None = None) -> Recipe:
 
 
 def _find_labels(recipe: Recipe, used: Columns) -> list[str]:
-    """The labels of the training tables; the name of the column of a number."""
+    """The labels of the training tables; of numbers, the name of their column."""
     if used.answer == "number":
         return [used.label if not used.label.isdecimal() else "score"]
     found: dict[str, None] = {}
@@ -136,7 +136,7 @@ def hold_out(
     seed: int,
     note: Say = lambda text: None,
 ) -> tuple[HeldOut, list[RecordSource]]:
-    """Of each label about the same share."""
+    """About the same share of each label."""
     records = list(chain.from_iterable(read(corpus) for corpus in corpora))
     valid, test = (num_held_out(number, len(records)) for number in (num_valid, num_test))
     most = 2 * MAX_SHARE if isinstance(num_valid, float) or isinstance(num_test, float) else MOST
@@ -208,7 +208,7 @@ def measure_weights(
     records: Sequence[Texts],
     device: torch.device,
 ) -> dict[str, Any]:
-    """The threshold of several labels, where the recipe sets none."""
+    """The best threshold for several labels, unless the recipe sets one."""
     config = recipe.model.config(tokenizer.vocab_size)
     if config.head_settings.answer != "several" or recipe.decode.threshold is not None or not records:
         return {}

@@ -13,9 +13,9 @@ PIECES_PER_WORD = 1.4  # roughly, with a subword vocabulary
 
 def count_words(corpus: RecordSource, note: Callable[[str], None] = lambda text: None) -> tuple[int, int]:
     """The numbers of records and of words in their last column. Reading them checks the files; `note` is told what is ignored."""
-    records = words = 0
+    records, words, last = 0, 0, len(corpus.columns) - 1
     for record in corpus.records(note):
-        text = record.texts[-1]
+        text = record.texts[last]
         records += record.begins
         words += max(1, len(text.split()), len(text) // 12)
     return records, words

@@ -69,7 +69,8 @@ SENTENCE = 20  # tokens of the texts that the speed is measured by
 
 
 def describe(recipe: Recipe) -> str:
-    return f"vectors of {recipe.data.source} and {recipe.data.target}"
+    pairs = (f"{source} and {target}" for source, target in recipe.data.directions)
+    return f"vectors of {', '.join(pairs)}"
 
 
 def doubts(recipe: Recipe, corpora: Sequence[RecordSource]) -> list[str]:

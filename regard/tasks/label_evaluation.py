@@ -30,7 +30,7 @@ def check_pairs(bundle: Bundle, path: Path, used: Columns) -> None:
 def evaluate_table(
     bundle: Bundle, path: Path, text: Sequence[str], label: str, device: str = "auto"
 ) -> tuple[Scores, list[str]]:
-    """The scores of a model on a file, whose columns are found unless they are given; and what the user should know."""
+    """The scores of a model on a file, and notes for the user. Columns are found unless they are given."""
     head, said = bundle.config.head_settings, list[str]()
     corpus: RecordSource
     if bundle.task == "tag":

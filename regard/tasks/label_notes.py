@@ -45,7 +45,7 @@ def doubts_of_texts(
     if equal:
         also = f"; {contradicting:,} of them with another label, first {example}" if contradicting else ""
         notes.append(
-            f"{counted(equal, 'text')} occur{'s' if equal == 1 else ''} again (case and punctuation aside){also}"
+            f"{counted(equal, 'text')} {'is a duplicate' if equal == 1 else 'are duplicates'} (ignoring case and punctuation){also}"
         )
     return [*notes, *_shared(lines, others)]
 
@@ -56,7 +56,7 @@ def _once(counts: Mapping[str, int]) -> list[str]:
         return []
     shown = ", ".join(shorten(label, 30) for label in once[:_SHOWN]) + (", ..." if len(once) > _SHOWN else "")
     verb = "occurs" if len(once) == 1 else "occur"
-    return [f"{counted(len(once), 'label')} {verb} only once, too little to learn and to measure: {shown}"]
+    return [f"{counted(len(once), 'label')} {verb} only once, too rarely to learn or to measure: {shown}"]
 
 
 def _unbalanced(counts: Mapping[str, int], has_weights: bool) -> list[str]:
@@ -68,7 +68,7 @@ def _unbalanced(counts: Mapping[str, int], has_weights: bool) -> list[str]:
         return []
     return [
         f"the labels are unbalanced: {shorten(most, 30)} {there[most]:,} times, {shorten(least, 30)} {there[least]:,} times; "
-        f"--set train.class_weights=balanced lets all labels count alike"
+        f"--set train.class_weights=balanced gives all labels the same weight"
     ]
 
 
@@ -79,7 +79,7 @@ def _shared(known: Iterable[str], others: Mapping[str, Sequence[Texts]]) -> list
         shared = sum(sentence_key(texts[0]) in known for texts in records)
         if shared:
             notes.append(
-                f"{name}: {shared:,} of {counted(len(records), 'record')} also in data.train, so the score flatters the model"
+                f"{name}: {shared:,} of {counted(len(records), 'record')} also in data.train, so the score is too high"
             )
     return notes
 
@@ -103,8 +103,8 @@ def doubts_of_words(recipe: Recipe, corpora: Sequence[WordsCorpus], others: Mapp
     notes = _once({label: counts[label] for label in labels})
     if wrong:
         notes.append(
-            f"{counted(wrong, 'tag')} continue{'s' if wrong == 1 else ''} no span: {first}; read as the begin of one"
+            f"{counted(wrong, 'I- tag')} continue{'s' if wrong == 1 else ''} no span: {first}; read as the beginning of one"
         )
     if equal:
-        notes.append(f"{counted(equal, 'sentence')} occur{'s' if equal == 1 else ''} again")
+        notes.append(f"{counted(equal, 'sentence')} {'is a duplicate' if equal == 1 else 'are duplicates'}")
     return [*notes, *_shared(keys, others)]

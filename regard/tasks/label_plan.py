@@ -18,7 +18,7 @@ from regard.recipe import INIT, Recipe, recipe_from_dict
 from regard.tasks.counting import PIECES_PER_WORD
 from regard.tasks.task import Decision, Plan
 
-ENCODER_TASKS = ("embed", "fill")  # of built-in models to start from, the first that there is
+ENCODER_TASKS = ("embed", "fill")  # of the built-in models to start from; the first task that has one
 SHARE = 0.1  # for validation, and for testing
 LENGTH = 256
 
@@ -152,7 +152,7 @@ def context_of(init: str) -> int:
 
 
 def _held_out(data: Mapping[str, Any]) -> dict[str, Any]:
-    """A share each for validation and testing, unless the user says otherwise."""
+    """A share each for validation and testing, unless the user chose otherwise."""
     valid, test = data.get("valid"), data.get("test")
     if valid is not None and test is None:
         return {"valid": valid}
@@ -162,7 +162,7 @@ def _held_out(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _names(inputs: Sequence[Path]) -> tuple[Path, list[str]]:
-    """The files as a recipe names them: a folder, and names relative to it."""
+    """The folder that the files share, and their names relative to it, as a recipe has them."""
     paths = [path.resolve() for path in inputs]
     root = Path(os.path.commonpath([path.parent for path in paths]))
     return root, [path.relative_to(root).as_posix() for path in paths]

@@ -1,4 +1,4 @@
-"""Measures models with labels on records: scores, and what they were computed from, for the report."""
+"""Measures models with labels on records: scores and, for the report, confusions, mistakes and calibration."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from regard.understanding.label_inputs import as_input
 KEYS = {
     "loss": "loss", "accuracy": "accuracy", "F1": "f1", "macro F1": "macro_f1", "Spearman": "spearman", "Pearson": "pearson",
 }  # fmt: skip
-MISTAKES = 20  # that a report shows
+MISTAKES = 20  # in a report
 CONFUSIONS = 20
-MATRIX = 20  # labels of a confusion matrix that is shown as a whole
+MATRIX = 20  # most labels of a confusion matrix in a report
 
 
 @dataclass
@@ -90,7 +90,7 @@ class LabelValidator:
         return score_tags(named[0], named[1], spans, self.labels, float(sum(losses)) / max(1, words))
 
     def examined(self, outputs: Sequence[FloatArray]) -> dict[str, Any]:
-        """What a report shows beside the scores, for JSON: confused labels, the worst mistakes, calibration."""
+        """Confused labels, the worst mistakes and calibration, as JSON for the report."""
         if self.texts.answer == "number":
             return self._examined_numbers(outputs)
         if self.texts.has_tags:
@@ -146,7 +146,7 @@ class LabelValidator:
         return found
 
     def _examined_several(self, logits: FloatArray, wanted: Any) -> dict[str, Any]:
-        """A label that is given or not is one answer."""
+        """Each label of each text is one answer: given or not."""
         probs = probabilities(logits, "several").astype(np.float64)
         chosen, given = probs >= self.threshold, wanted > 0.5
         sure = np.where(probs >= 0.5, probs, 1.0 - probs)
@@ -182,7 +182,7 @@ class LabelValidator:
         }
 
     def best_threshold(self, outputs: Sequence[FloatArray]) -> float:
-        """The threshold with the best F1 of several labels, among hundredths."""
+        """The threshold with the best F1 for several labels, in steps of 0.01; of equally good ones the one nearest to 0.5."""
         logits, wanted = np.stack(outputs), self.texts.targets.numpy() > 0.5
         probs = probabilities(logits, "several")
         candidates = [number / 100 for number in range(5, 96)]

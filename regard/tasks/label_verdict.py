@@ -1,4 +1,4 @@
-"""What to expect of a model with labels, and how it ended: better or worse than a bag of words."""
+"""Compares a model with labels with its baseline: a warning before the run, and a verdict after it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from regard.progress import duration
 from regard.recipe import Recipe
 from regard.tasks.task import Outcome, Prospect
 
-FEW = 20_000  # texts from which on a model from scratch may beat a bag of words
+FEW = 20_000  # texts below which a model from scratch rarely beats a bag of words
 
 
 def outlook(prospect: Prospect) -> list[str]:
@@ -23,7 +23,7 @@ def outlook(prospect: Prospect) -> list[str]:
 
 
 def verdict(outcome: Outcome) -> str:
-    """The model beside the bag of words, and how to try it."""
+    """The scores of the model and its baseline, and how to try the model."""
     name = "tag" if outcome.recipe.task == "tag" else "classify"
     try_it = f'try it  regard {name} -m {shlex.quote(str(outcome.run))} "..."'
     compared = comparison(outcome.recipe, outcome.bundle.facts, outcome.best, outcome.baseline)
@@ -33,7 +33,7 @@ def verdict(outcome: Outcome) -> str:
 def comparison(
     recipe: Recipe, facts: Mapping[str, Any], best: Mapping[str, Any], baseline: Mapping[str, Any]
 ) -> list[str]:
-    """The first score of both on the test set, or else on the validation set; and what it means if the simple model wins."""
+    """The first score of both on the test set, or else on the validation set, and a remedy if the baseline wins."""
     if not baseline:
         return []
     test = facts.get("test", {}).get("metrics", {})

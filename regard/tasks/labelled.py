@@ -43,7 +43,7 @@ from regard.tasks.task import Baseline, Say
 from regard.understanding.answers import has_spans
 
 MAX_LABELS = 10_000
-TYPICAL = 32  # tokens of the texts that the speed is measured by
+TYPICAL = 32  # tokens of the texts that the speed is measured with
 NO_LIMIT = 1 << 62
 
 
@@ -51,7 +51,7 @@ def with_labels(recipe: Recipe, labels: Sequence[str], answer: str, **data: Any)
     """The recipe with the labels of its head, with these fields of [data], and with the metric that decides."""
     head = {**recipe.model.fields.get("head", {}), "labels": list(labels), "answer": answer}
     if answer == "one":
-        del head["answer"]  # as in every model before there were others
+        del head["answer"]  # the default, which older models do not name
     train = recipe.train
     if train.monitor == "score":
         first = {"one": "accuracy", "several": "f1", "number": "spearman"}[answer]
@@ -77,7 +77,7 @@ def with_labels(recipe: Recipe, labels: Sequence[str], answer: str, **data: Any)
 
 
 def sorted_labels(found: Sequence[str]) -> list[str]:
-    """Whole numbers by their size, other labels by their letters.
+    """Whole numbers in numeric order, other labels in alphabetical order.
 
     >>> sorted_labels(["10", "9", "1"]), sorted_labels(["b", "a"])
     (['1', '9', '10'], ['a', 'b'])
@@ -87,7 +87,7 @@ def sorted_labels(found: Sequence[str]) -> list[str]:
 
 
 def check_labels(labels: Sequence[str], where: str) -> None:
-    """Refuse what cannot be the labels of a model."""
+    """Refuse labels that a model cannot have."""
     if len(labels) < 2:
         found = f"only one ({labels[0]})" if labels else "none"
         raise UserError(f"{where}: must have at least two different labels, but has {found}")
@@ -110,7 +110,7 @@ def describe(recipe: Recipe) -> str:
 
 
 def clean_options(recipe: Recipe) -> CleanOptions:
-    """Long texts are cut into windows later; the length of a label says nothing."""
+    """Nothing is dropped by its length: long texts are cut into windows later, and labels are short."""
     return CleanOptions(max_length=NO_LIMIT, max_ratio=1e9)
 
 
@@ -151,7 +151,7 @@ def too_little(recipe: Recipe, num_records: float) -> str | None:
 
 
 def num_held_out(wanted: int | float, count: int) -> int:
-    """A number or a share of so many records, at least one if any is wanted."""
+    """`wanted` as a number of records; a share of `count` is at least one record."""
     return max(1, round(wanted * count)) if isinstance(wanted, float) else wanted
 
 
@@ -164,7 +164,7 @@ def make_texts(store: Store, tokenizer: Tokenizer, length: int, config: ModelCon
 
 
 def class_weights(recipe: Recipe, texts: LabelledTexts, labels: Sequence[str]) -> Tensor:
-    """(classes,) what a target of each class counts; the mean over the data is 1."""
+    """The weight of each class, (classes,); the mean over the data is 1."""
     wanted = recipe.train.class_weights
     counts = torch.from_numpy(texts.label_counts)
     if wanted == "balanced":
@@ -198,7 +198,7 @@ def about_store(recipe: Recipe, store: Store, tokenizer: Tokenizer, config: Mode
 
 
 def begin(model: Transformer, store: Store) -> None:
-    """A head for a number starts at the mean of the numbers, which small steps would take long to reach."""
+    """Start a regression head at the mean of its targets, which small steps would take long to reach."""
     head = model.config.head_settings
     if head.answer == "number":
         values = np.asarray(store["label"].ids).astype("<u2").view(np.float32)
@@ -225,7 +225,7 @@ def typical_length(recipe: Recipe) -> int:
 
 
 def made_up_batch(config: ModelConfig, tokens: int, length: int, with_slots: bool) -> tuple[Any, None, int]:
-    """Texts of random ids; of tags every other token has one."""
+    """Texts of random ids; for tags every other token has one."""
     number, head = max(1, tokens // length), config.head_settings
     ids = torch.from_numpy(np.random.default_rng(0).integers(config.vocab_size, size=number * length))
     targets = torch.zeros(number, dtype=torch.float32 if head.answer == "number" else torch.int64)
@@ -274,7 +274,7 @@ def bag_of_words(
     held_out: HeldOut | None,
     sets: Sequence[Sequence[Texts]],
 ) -> Baseline:
-    """Words and pairs of words with logistic regression; of tags each word with its neighbours."""
+    """Train and score the baseline: a bag of words or, for tags, a regression on words."""
     started = time.perf_counter()
     head = recipe.model.config(1000).head_settings
     train = [

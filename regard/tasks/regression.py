@@ -92,7 +92,7 @@ def fit_linear(
     class_weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Weights (features, classes) and biases (classes,) of logistic or, for numbers, linear regression, with an L2 penalty on the
-    weights, weaker with more strength. `class_weights`, (classes,), have the meaning that they have in `label_loss`."""
+    weights, of 1 / strength. `class_weights`, (classes,), mean the same as in `label_loss`."""
     across, count = features.transposed(), len(targets)
     weights = torch.zeros(features.num_features, num_classes)
     bias = targets.mean().reshape(1) if answer == "number" else torch.zeros(num_classes)

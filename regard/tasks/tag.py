@@ -65,7 +65,7 @@ HELD_OUT = "{name}.conll"
 
 
 def complete(recipe: Recipe, head: HeadConfig | None = None) -> Recipe:
-    """Reads the sentences for their tags. If all of them are those of `head`, these are kept in their order."""
+    """Find the tags in the sentences. If `head` has all of them, its own are kept in their order."""
     data, labels = recipe.data, recipe.model.labels
     text, label = data.text, data.label
     first = find_words(data.train[0].path, root_of(recipe), text, label, ()).files[0]
@@ -87,7 +87,7 @@ def complete(recipe: Recipe, head: HeadConfig | None = None) -> Recipe:
 
 
 def _how_split(corpus: WordsCorpus) -> Words:
-    """Whether punctuation marks are words of their own in the first sentences, or parts of words."""
+    """ "split" if the first sentences have punctuation marks as words of their own, "spaces" if words have them attached."""
     words = [word for _, _, some, _ in islice(corpus.sentences(), 1000) for word in some]
     attached = sum(len(word) > 1 and word[-1] in ".,!?" and any(map(str.isalpha, word)) for word in words)
     alone = sum(word in (".", ",", "!", "?") for word in words)

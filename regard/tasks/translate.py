@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain, islice
+from dataclasses import dataclass, replace
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -69,16 +69,28 @@ MAX_EXTRA = 20  # an untrained model does not know when to stop
 
 
 def describe(recipe: Recipe) -> str:
-    return f"{recipe.data.source} → {recipe.data.target}"
+    return ", ".join(f"{source} → {target}" for source, target in recipe.data.directions)
 
 
 def find_corpora(spec: str, recipe: Recipe, weight: float) -> list[RecordSource]:
     data = recipe.data
-    return list(resolve_all(spec, Path(data.root), data.source, data.target, weight))
+    found = resolve_all(spec, Path(data.root), data.source, data.target, weight)
+    return [_with_languages(corpus, recipe) for corpus in found]
 
 
 def find_corpus(spec: str, recipe: Recipe) -> Corpus:
-    return resolve(spec, Path(recipe.data.root), recipe.data.source, recipe.data.target)
+    found = resolve(spec, Path(recipe.data.root), recipe.data.source, recipe.data.target)
+    return _with_languages(found, recipe)
+
+
+def _with_languages(corpus: Corpus, recipe: Recipe) -> Corpus:
+    """Each record has its languages where sources are tagged."""
+    return replace(corpus, languages=(recipe.data.source, recipe.data.target)) if recipe.has_tags else corpus
+
+
+def direction_of(record: Texts, recipe: Recipe) -> Texts:
+    """The languages of a record."""
+    return record[2:] or (recipe.data.source, recipe.data.target)
 
 
 def read(corpus: RecordSource, note: Say = lambda text: None) -> Iterator[Texts]:
@@ -93,14 +105,35 @@ def hold_out(
     seed: int,
     note: Say = lambda text: None,
 ) -> tuple[HeldOut, list[RecordSource]]:
-    pairs = chain.from_iterable(read(corpus) for corpus in corpora)
-    return choose_held_out(pairs, int(num_valid), int(num_test), seed), list(corpora)
+    by_direction: dict[Texts, list[RecordSource]] = {}
+    for corpus in corpora:
+        by_direction.setdefault(getattr(corpus, "languages", ()), []).append(corpus)
+    valid: list[Texts] = []
+    test: list[Texts] = []
+    for number, (languages, some) in enumerate(by_direction.items()):
+        pairs = (texts[:2] for corpus in some for texts in read(corpus))
+        wanted = (_share(int(count), number, len(by_direction)) for count in (num_valid, num_test))
+        chosen = choose_held_out(pairs, *wanted, seed)
+        valid += [(*pair, *languages) for pair in chosen.valid]
+        test += [(*pair, *languages) for pair in chosen.test]
+    return HeldOut(valid, test, compared=2, crosswise=len(by_direction) > 1), list(corpora)
+
+
+def _share(count: int, number: int, parts: int) -> int:
+    """What falls to one of several parts.
+
+    >>> [_share(10, number, 3) for number in range(3)], _share(10, 0, 1)
+    ([4, 3, 3], 10)
+    """
+    return (count + parts - 1 - number) // parts
 
 
 def write_held_out(folder: Path, name: str, records: Sequence[Texts], recipe: Recipe) -> None:
-    """A file for each language."""
-    for side, language in enumerate((recipe.data.source, recipe.data.target)):
-        write_atomic(folder / f"{name}.{language}", "".join(f"{pair[side]}\n" for pair in records))
+    """A file for each language; of several directions, for each side of each."""
+    for direction, start in recipe.held_out_names(name).items():
+        for side, language in enumerate(direction):
+            lines = (f"{texts[side]}\n" for texts in records if direction_of(texts, recipe) == direction)
+            write_atomic(folder / f"{start}.{language}", "".join(lines))
 
 
 def vocabulary_lines(
@@ -110,7 +143,7 @@ def vocabulary_lines(
     for corpus in corpora:
         for record in corpus.records():
             if held_out is None or not held_out.is_held_out(*record.texts):
-                yield from record.texts
+                yield from record.texts[:2]
             if record.number % 1000 == 0:
                 done(1000)
 
@@ -121,8 +154,9 @@ def clean_options(recipe: Recipe) -> CleanOptions:
 
 def doubts(recipe: Recipe, corpora: Sequence[RecordSource]) -> list[str]:
     """A note for each corpus with a side that is in the language of the other: the two may have been swapped."""
-    languages, notes = (recipe.data.source, recipe.data.target), []
+    notes = []
     for corpus in corpora:
+        languages = getattr(corpus, "languages", ()) or (recipe.data.source, recipe.data.target)
         sample = [record.texts for record in islice(corpus.records(), LANGUAGE_LINES)]
         faults = [
             f"the {name} side looks like {language_name(languages[1 - side])}, not {language_name(languages[side])}"
@@ -187,7 +221,9 @@ def make_validator(
     recipe: Recipe, records: Sequence[Texts], tokenizer: Tokenizer, loss_only: bool
 ) -> TranslationValidator:
     sentences = 0 if loss_only else min(recipe.train.validate_sentences, len(records))
-    return TranslationValidator(records, tokenizer, recipe.data.target, recipe.data.max_length, sentences)
+    targets = {target for _, target in recipe.data.directions}
+    language = recipe.data.target if len(targets) == 1 else None
+    return TranslationValidator(records, tokenizer, language, recipe.data.max_length, sentences)
 
 
 @dataclass
@@ -196,7 +232,7 @@ class TranslationValidator:
 
     pairs: Sequence[Texts]
     tokenizer: Tokenizer
-    target_language: str
+    target_language: str | None  # of BLEU; None: there are several
     max_length: int
     sentences: int  # number to translate
 
@@ -219,11 +255,11 @@ class TranslationValidator:
         record: dict[str, Any] = {"loss": value, "perplexity": perplexity(value)}
         if not self.sentences:
             return record
-        shown = self.pairs[: self.sentences]
-        translations = self._translate(model, device, [source for source, _ in shown])
+        shown = in_turn(self.pairs)[: self.sentences]
+        translations = self._translate(model, device, shown)
         scores = score(
             translations,
-            [reference for _, reference in shown],
+            [texts[1] for texts in shown],
             target_language=self.target_language,
             bootstrap=0,
             metrics=("bleu", "chrf"),
@@ -231,14 +267,14 @@ class TranslationValidator:
         record.update(bleu=scores.bleu, chrf=scores.chrf)
         record["samples"] = [
             {"source": source, "reference": reference, "translation": translation}
-            for number in self._sample_numbers(len(shown))
-            for (source, reference), translation in [(shown[number], translations[number])]
+            for number in self._sample_numbers(shown)
+            for (source, reference, *_), translation in [(shown[number], translations[number])]
         ]
         return record
 
-    def _sample_numbers(self, count: int) -> list[int]:
+    def _sample_numbers(self, shown: Sequence[Texts]) -> list[int]:
         """Sample sentences of medium length, spread over the set."""
-        lengths = [len(source) for source, _ in self.pairs[:count]]
+        count, lengths = len(shown), [len(texts[0]) for texts in shown]
         middle = sorted(range(count), key=lambda n: abs(lengths[n] - 60))[: max(SAMPLES, count // 4)]
         return sorted(middle)[:: max(1, len(middle) // SAMPLES)][:SAMPLES]
 
@@ -253,25 +289,58 @@ class TranslationValidator:
             if len(part):
                 yield make_batch(*gather(self._store, part), self.tokenizer.bos_id, self.tokenizer.eos_id)
 
-    def _translate(self, model: Transformer, device: torch.device, sources: Sequence[str]) -> list[str]:
+    def _translate(self, model: Transformer, device: torch.device, records: Sequence[Texts]) -> list[str]:
         tokenizer = self.tokenizer
         engine = TorchEngine(
             model, tokenizer.bos_id, tokenizer.eos_id, forbidden=forbidden_ids(tokenizer), device=device
         )
-        translator = Translator(
-            tokenizer, engine, TranslationOptions(SearchOptions(beam=1, max_extra=MAX_EXTRA)), self.max_length
-        )
-        return [result.text for result in translator.translate(sources)]
+        options = TranslationOptions(SearchOptions(beam=1, max_extra=MAX_EXTRA))
+
+        def translate(languages: Texts, sources: list[str]) -> list[str]:
+            own = replace(options, languages=(languages[0], languages[1])) if languages else options
+            translator = Translator(tokenizer, engine, own, self.max_length)
+            return [result.text for result in translator.translate(sources)]
+
+        return by_direction(records, translate)
 
 
 def score_test_set(recipe: Recipe, bundle: Bundle, records: Sequence[Texts]) -> Scores:
     """Translate the test set with the written bundle and score it."""
     engine = TorchEngine.from_bundle(bundle, recipe.train.device)
-    options = TranslationOptions.of(bundle)
-    translator = Translator(bundle.tokenizer, engine, options, bundle.max_length)
     with progress("translating the test set", len(records)) as done:
-        translations = [result.text for result in translator.stream((source for source, _ in records), 4096, done)]
-    return score(translations, [reference for _, reference in records], target_language=recipe.data.target)
+
+        def translate(languages: Texts, sources: list[str]) -> list[str]:
+            own = bundle.toward(languages[0], languages[1]) if languages else bundle
+            translator = Translator(bundle.tokenizer, engine, TranslationOptions.of(own), bundle.max_length)
+            return [result.text for result in translator.stream(sources, 4096, done)]
+
+        translations = by_direction(records, translate)
+    targets = {direction_of(texts, recipe)[1] for texts in records}
+    return score(
+        translations, [texts[1] for texts in records], target_language=targets.pop() if len(targets) == 1 else None
+    )
+
+
+def by_direction(records: Sequence[Texts], translate: Callable[[Texts, list[str]], list[str]]) -> list[str]:
+    """Translations of the sources of records, those of a direction together."""
+    found = [""] * len(records)
+    for languages in dict.fromkeys(texts[2:] for texts in records):
+        numbers = [number for number, texts in enumerate(records) if texts[2:] == languages]
+        for number, text in zip(numbers, translate(languages, [records[n][0] for n in numbers]), strict=True):
+            found[number] = text
+    return found
+
+
+def in_turn(records: Sequence[Texts]) -> list[Texts]:
+    """Records of several directions in turn, so that the first ones are of all.
+
+    >>> in_turn([("a", "b", "x", "y"), ("c", "d", "x", "y"), ("e", "f", "y", "x")])
+    [('a', 'b', 'x', 'y'), ('e', 'f', 'y', 'x'), ('c', 'd', 'x', 'y')]
+    """
+    groups: dict[Texts, list[Texts]] = {}
+    for texts in records:
+        groups.setdefault(texts[2:], []).append(texts)
+    return [texts for some in zip_longest(*groups.values()) for texts in some if texts is not None]
 
 
 def measure_weights(
@@ -283,5 +352,4 @@ def measure_weights(
 ) -> dict[str, Any]:
     """Which heads align words."""
     config = recipe.model.config(tokenizer.vocab_size)
-    pairs = [(source, target) for source, target in records]
-    return {"alignment": measure_alignment_heads(config, weights, tokenizer, pairs, device)}
+    return {"alignment": measure_alignment_heads(config, weights, tokenizer, in_turn(records), device)}

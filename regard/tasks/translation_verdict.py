@@ -99,11 +99,12 @@ def other_start(recipe: Recipe, held_out: Sequence[Texts], setting: str = "train
 def builtin_score(name: str, pairs: Sequence[Texts], device: str) -> float:
     """BLEU of a built-in model on a sample of the pairs."""
     bundle = load_bundle(builtin_models()[name])
-    sample = pairs[:: max(1, len(pairs) // _SCORED_PAIRS)][:_SCORED_PAIRS]
+    fitting = [texts for texts in pairs if texts[2:] in ((), (bundle.source, bundle.target))]
+    sample = fitting[:: max(1, len(fitting) // _SCORED_PAIRS)][:_SCORED_PAIRS]
     engine = make_engine(bundle, device=device)
     translator = Translator(bundle.tokenizer, engine, TranslationOptions.of(bundle), bundle.max_length)
-    translations = [result.text for result in translator.translate([source for source, _ in sample])]
-    references = [reference for _, reference in sample]
+    translations = [result.text for result in translator.translate([texts[0] for texts in sample])]
+    references = [texts[1] for texts in sample]
     return score(translations, references, target_language=bundle.target, bootstrap=0, metrics=("bleu",)).bleu
 
 

@@ -55,9 +55,10 @@ def resolve_recipe(recipe: Recipe, started: Recipe | None = None) -> Recipe:
             shape = {key: value for key, value in shape.items() if key not in _OF_HEAD}
             shape["head"] = {**start_head(recipe, head), **recipe.model.fields.get("head", {})}
         own, protects = ModelRecipe("base", shape), bool(bundle.tokenizer.protects)
-        guards = bool(bundle.decode.guard)
+        guards, tags = bool(bundle.decode.guard), bool(bundle.directions)
     else:
         own, protects, guards = started.model, bool(started.tokenizer.protect), bool(started.decode.guard)
+        tags = started.has_tags
     if recipe.model.preset == INIT:
         fields = {**own.fields, **recipe.model.fields}
         if "head" in own.fields:
@@ -65,7 +66,7 @@ def resolve_recipe(recipe: Recipe, started: Recipe | None = None) -> Recipe:
         recipe = dataclasses.replace(recipe, model=ModelRecipe(own.preset, fields))
     if not recipe.train.lr:
         recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, lr=FINE_TUNING_LR))
-    return task.complete(recipe.with_defaults(protects, guards), head)
+    return task.complete(recipe.with_defaults(protects, guards, tags), head)
 
 
 def _check_encoder(recipe: Recipe, bundle: Bundle) -> None:
@@ -108,6 +109,12 @@ def check_init(recipe: Recipe) -> None:
         check_joint(bundle.tokenizer, "train.bpe_dropout")
     if recipe.tokenizer.extend:
         check_joint(bundle.tokenizer, "tokenizer.extend")
+    if recipe.tokenizer.tag_targets is False and bundle.directions:
+        raise UserError(
+            "tokenizer.tag_targets: the model in train.init was trained with tags; remove tokenizer.tag_targets"
+        )
+    if recipe.has_tags:
+        bundle.tokenizer.with_targets(target for _, target in recipe.data.directions)  # an imported one has no tags
 
 
 def _check_shape(recipe: Recipe, bundle: Bundle) -> None:
@@ -154,11 +161,11 @@ def tokenizer_from_init(recipe: Recipe, lines: Callable[[], Iterator[str]], say:
 def init_notes(recipe: Recipe) -> list[str]:
     """A note where the init model translates other languages: that may be intended, and may be a mistake."""
     bundle, data = load_init_bundle(recipe), recipe.data
-    if bundle.task != DEFAULT_TASK or (bundle.source, bundle.target) == (data.source, data.target):
+    if bundle.task != DEFAULT_TASK or set(data.directions) <= set(bundle.pairs):
         return []
     fits = f"{data.source}-{data.target}"
-    hint = f"; the built-in model {fits} matches" if fits in builtin_models() else ""
-    return [f"train.init translates {bundle.source} → {bundle.target}, this run {data.source} → {data.target}{hint}"]
+    hint = f"; the built-in model {fits} matches" if fits in builtin_models() and len(data.directions) == 1 else ""
+    return [f"train.init translates {bundle.languages}, this run {TASKS[recipe.task].describe(recipe)}{hint}"]
 
 
 @torch.no_grad()

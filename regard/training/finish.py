@@ -42,7 +42,7 @@ from regard.training.folder import RunFolder
 from regard.training.loop import Trainer
 from regard.training.metrics import best_validation, read_metrics
 from regard.training.muon import layer_matrices
-from regard.training.prepare import PreparedData
+from regard.training.prepare import PreparedData, find_evaluation_corpora
 from regard.training.same_data import check_tokenizer, saved_fingerprint
 from regard.version import __version__
 
@@ -284,6 +284,7 @@ def save_model(
         public_recipe(recipe).to_toml(),
         source=recipe.data.source,
         target=recipe.data.target,
+        directions=recipe.data.directions if recipe.has_tags else (),
         max_length=recipe.data.max_length,
         facts=facts,
         task=recipe.task,
@@ -295,14 +296,24 @@ def save_model(
 def public_recipe(recipe: Recipe) -> Recipe:
     """The recipe for a bundle, which goes to other people: without the folders of this machine."""
     data = recipe.data
-    train = tuple(CorpusEntry(_public(entry.path), entry.weight) for entry in data.train)
-    valid, test = (_public(spec) if isinstance(spec, str) else spec for spec in (data.valid, data.test))
+    train = tuple(_public_entry(entry) for entry in data.train)
+    valid, test = map(_public_spec, (data.valid, data.test))
     return dataclasses.replace(
         recipe,
         data=dataclasses.replace(data, root=".", train=train, valid=valid, test=test),
         tokenizer=dataclasses.replace(recipe.tokenizer, folder=Path(recipe.tokenizer.folder).name),
         train=dataclasses.replace(recipe.train, init=init_name(recipe.train.init)),
     )
+
+
+def _public_entry(entry: CorpusEntry) -> CorpusEntry:
+    return dataclasses.replace(entry, path=_public(entry.path))
+
+
+def _public_spec(spec: str | float | tuple[CorpusEntry, ...]) -> Any:
+    if isinstance(spec, tuple):
+        return tuple(map(_public_entry, spec))
+    return _public(spec) if isinstance(spec, str) else spec
 
 
 def _public(spec: str) -> str:
@@ -382,11 +393,12 @@ def average(run: Path, last: int, out: Path, say: Callable[[str], None]) -> tupl
 def _validation_records(recipe: Recipe, folder: RunFolder, say: Callable[[str], None]) -> list[Texts]:
     """The validation records of a run, or none, with a note to `say`, if their files cannot be read any more."""
     task, spec = TASKS[recipe.task], recipe.data.valid
-    if not isinstance(spec, str):
-        spec = task.HELD_OUT.format(name="valid")
+    if isinstance(spec, int | float):
+        names = recipe.held_out_names("valid")
+        spec = tuple(CorpusEntry(task.HELD_OUT.format(name=name), 1.0, *pair) for pair, name in names.items())
         recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, root=str(folder.held_out)))
     try:
-        return list(task.read(task.find_corpus(spec, recipe)))
+        return [texts for corpus in find_evaluation_corpora(spec, recipe) for texts in task.read(corpus)]
     except UserError as error:
         say(f"nothing is measured on the validation set: {error}")
         return []

@@ -19,7 +19,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.errors import RegardError, UserError
 from regard.files import atomic_folder, read_json, write_atomic
 from regard.progress import counted, progress
-from regard.recipe import Recipe, load_recipe
+from regard.recipe import CorpusEntry, Recipe, load_recipe
 from regard.tasks import TASKS
 from regard.training.display import Display
 from regard.training.fine_tuning import tokenizer_from_init
@@ -85,14 +85,21 @@ def find_corpora(recipe: Recipe) -> list[RecordSource]:
     """The training corpora. Checks every file that the recipe names, before a run folder is made."""
     data, task = recipe.data, TASKS[recipe.task]
     for name, spec in (("valid", data.valid), ("test", data.test)):
-        if isinstance(spec, str):
-            with _named(f"data.{name}"):
-                task.find_corpus(spec, recipe)
+        with _named(f"data.{name}"):
+            find_evaluation_corpora(spec, recipe)
     found = []
     for number, entry in enumerate(data.train, 1):
         with _named("data.train" if len(data.train) == 1 else f"data.train, corpus {number}"):
-            found += task.find_corpora(entry.path, recipe, entry.weight)
+            found += task.find_corpora(entry.path, recipe.of_entry(entry), entry.weight)
     return found
+
+
+def find_evaluation_corpora(spec: str | float | Sequence[CorpusEntry], recipe: Recipe) -> list[RecordSource]:
+    """The corpora that `data.valid` or `data.test` names; none for a number of records to hold out."""
+    if isinstance(spec, int | float) or not spec:
+        return []
+    entries = [CorpusEntry(spec)] if isinstance(spec, str) else spec
+    return [TASKS[recipe.task].find_corpus(entry.path, recipe.of_entry(entry)) for entry in entries]
 
 
 @contextmanager
@@ -122,14 +129,16 @@ def choose_evaluation_sets(
 ) -> EvaluationSets:
     """Validation and test records, read from files or held out from the training text; writes nothing."""
     data, task = recipe.data, TASKS[recipe.task]
-    num_valid = 0 if isinstance(data.valid, str) else data.valid
-    num_test = 0 if isinstance(data.test, str) else data.test
+    num_valid, num_test = (spec if isinstance(spec, int | float) else 0 for spec in (data.valid, data.test))
     # Files first: reading them is quick, so a mistake shows at once.
-    valid = [] if num_valid else list(task.read(task.find_corpus(str(data.valid), recipe), say))
-    test = [] if num_test or not data.test else list(task.read(task.find_corpus(str(data.test), recipe), say))
+    valid, test = (
+        [texts for corpus in find_evaluation_corpora(spec, recipe) for texts in task.read(corpus, say)]
+        for spec in (data.valid, data.test)
+    )
     for name, spec, records in (("valid", data.valid, valid), ("test", data.test, test)):
-        if isinstance(spec, str) and (spec or name == "valid") and not records:
-            raise UserError(f"data.{name} must have at least one {task.NOUN}, but {spec} has none; name another file")
+        if isinstance(spec, str | tuple) and (spec or name == "valid") and not records:
+            named = spec if isinstance(spec, str) else ", ".join(entry.path for entry in spec)
+            raise UserError(f"data.{name} must have at least one {task.NOUN}, but {named} has none; name another file")
     if not (num_valid or num_test):
         return EvaluationSets(list(corpora), None, valid, test)
     held_out, left = task.hold_out(corpora, num_valid, num_test, recipe.train.seed, say)
@@ -168,12 +177,12 @@ def make_tokenizer(
     task = TASKS[recipe.task]
     if recipe.train.init:
         lines = partial(task.vocabulary_lines, corpora, held_out, lambda _: None)
-        tokenizer = tokenizer_from_init(recipe, lines, display.say)
+        tokenizer = with_targets(tokenizer_from_init(recipe, lines, display.say), recipe)
         tokenizer.save(folder.tokenizer)
         return tokenizer
     wanted = recipe.tokenizer
     if wanted.folder:
-        tokenizer = load_vocabulary(recipe)
+        tokenizer = with_targets(load_vocabulary(recipe), recipe)
         tokenizer.save(folder.tokenizer)
         display.say(f"vocabulary of {tokenizer.vocab_size:,} pieces, from {wanted.folder}")
         return tokenizer
@@ -188,12 +197,20 @@ def make_tokenizer(
             protects=bool(wanted.protect),
             seed=recipe.train.seed,
         )
+    if recipe.has_tags:
+        tokenizer = with_targets(tokenizer, recipe)
+        tokenizer.save(folder.tokenizer)
     if wanted.unit == "character":
         display.say(f"vocabulary of {tokenizer.vocab_size:,} pieces: characters, bytes and control symbols")
         return tokenizer
     changed = f" ({wanted.vocab_size:,} requested)" if tokenizer.vocab_size != wanted.vocab_size else ""
     display.say(f"vocabulary of {tokenizer.vocab_size:,} pieces{changed}")
     return tokenizer
+
+
+def with_targets(tokenizer: Tokenizer, recipe: Recipe) -> Tokenizer:
+    """The vocabulary with a tag for each target language of the run, if sources are tagged."""
+    return tokenizer.with_targets(target for _, target in recipe.data.directions) if recipe.has_tags else tokenizer
 
 
 def load_vocabulary(recipe: Recipe) -> Tokenizer:

@@ -27,11 +27,12 @@ class TextAlignment:
 
 
 def align_texts(
-    engine: Engine, tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]], max_length: int
+    engine: Engine, tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]], max_length: int, target: str = ""
 ) -> list[TextAlignment]:
     """Align texts with their translations, from this model or elsewhere. A text longer than `max_length` tokens, the most that the
-    model was trained on, gets words but no pairs."""
-    read = [_read(tokenizer, source, target) for source, target in pairs]
+    model was trained on, gets words but no pairs. `target` is the language of the translations."""
+    tag = tokenizer.target_tag(target)
+    read = [_read(tokenizer, tag, *pair) for pair in pairs]
     short = [
         number
         for number, sides in enumerate(read)
@@ -61,12 +62,13 @@ class _Words:
     spans: dict[int, Span]
 
 
-def _read(tokenizer: Tokenizer, source: str, target: str) -> tuple[_Words, _Words]:
+def _read(tokenizer: Tokenizer, tag: Sequence[int], source: str, target: str) -> tuple[_Words, _Words]:
     protected = protect(source) if tokenizer.protects else None
     if protected is None:
         src, tgt = tokenizer.encode(source), tokenizer.encode(target, "target")
     else:
         src, tgt = protected.ids(tokenizer), protected.ids_of_other(tokenizer, target)
+    src = [*tag, *src] if src else src
     sides = token_words(tokenizer, src, "source", protected), token_words(tokenizer, tgt, "target", protected)
     return (
         _Words(src, sides[0], dict(find_words(sides[0].words, source))),

@@ -2,14 +2,14 @@
 with `decode.guard` a model is shown the text in sentence case, and the translation is put into capitals.
 
 How a word is written otherwise, the vocabulary knows: "STAFF" takes three pieces and "staff" one, but "NATO" is a piece of its own;
-in German "HUND" is "Hund", and "STRASSE" is "Straße".
+in German "HUND" is "Hund", and "STRASSE" is "Straße"; in French "DEFENSE" is "défense".
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import product
+from itertools import combinations, product
 
 from regard.data.tokenizer import Tokenizer
 from regard.translation.glossary import with_capital
@@ -22,6 +22,16 @@ _VOWEL = re.compile(r"[^\Wb-df-hj-np-tv-xz]", re.IGNORECASE)  # also every lette
 _LEAST = 2  # words in capitals, so that a lone name or abbreviation stays as it is
 _MOST_SS = 2  # in a word: each may be a ß
 _NO_SS = re.compile("(?:ei|au|äu|eu|ie)ss")  # where German writes ß inside a word
+_ACCENTED = {
+    "a": "àâ",
+    "c": "ç",
+    "e": "éèêë",
+    "i": "îï",
+    "o": "ô",
+    "u": "ùûü",
+}  # in French, where capitals often lack them
+_LONGEST = 8  # letters of a word that may have an accent
+_MOST_ACCENTS = 2  # in a word that has none
 _DOTTED = {"tr", "az"}  # languages with two letters i, whose case Python does not know
 
 
@@ -87,15 +97,35 @@ def _forms(word: str, language: str) -> Iterator[str]:
     for letters in product(("ss", "ß"), repeat=len(parts) - 1):
         form = parts[0] + "".join(letter + part for letter, part in zip(letters, parts[1:], strict=True))
         yield from (one for one in (form, with_capital(form)) if one.upper() == word)
+    if language[:2] == "fr" and small.isascii():
+        yield from _accented(small)
+
+
+def _accented(word: str) -> Iterator[str]:
+    """A French word without accents with up to two of them.
+
+    >>> [form for form in _accented("ecole") if form[1:] == "cole"]
+    ['école', 'ècole', 'êcole', 'ëcole']
+    """
+    places = [place for place, letter in enumerate(word) if letter in _ACCENTED][:_LONGEST]
+    for count in range(1, _MOST_ACCENTS + 1):
+        for chosen in combinations(places, count):
+            for letters in product(*(_ACCENTED[word[place]] for place in chosen)):
+                form = list(word)
+                for place, letter in zip(chosen, letters, strict=True):
+                    form[place] = letter
+                yield "".join(form)
 
 
 def _best(word: str, forms: Sequence[str], ids: dict[str, list[int]], unknown: int, has_nouns: bool) -> str:
     """The form that the vocabulary knows best: of the fewest pieces; of these in lower case, or else the commonest, which comes
     first in the vocabulary. What it does not know as a piece, and has no vowel, is an abbreviation."""
 
-    def rank(form: str) -> tuple[bool, int, bool, bool, int]:
+    def rank(form: str) -> tuple[bool, int, bool, bool, bool, int]:
         is_rarer = not form.islower() and (len(ids[form]) > 1 or not (has_nouns or form == word))
-        return unknown in ids[form], len(ids[form]), _NO_SS.search(form) is not None, is_rarer, sum(ids[form])
+        is_accented = form.upper() != word
+        no_ss = _NO_SS.search(form) is not None
+        return unknown in ids[form], len(ids[form]), is_accented, no_ss, is_rarer, sum(ids[form])
 
     best = min(forms, key=rank)
     return best if len(ids[best]) == 1 or _VOWEL.search(word) else word

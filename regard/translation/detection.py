@@ -43,6 +43,10 @@ _FREQUENT = {
         "der die das und ist nicht ich ein eine einen einem einer zu den dem des mit sie auf wir für von sich auch wie haben hat "
         "wird im aus bei oder aber wenn kann noch nach über mein dein sein bin sind wurde werden nur vom zum zur ihr".split()
     ),
+    "fr": frozenset(
+        "le la les des une du et est dans que qui pour pas sur au aux avec ce cette ces il elle nous vous ils elles je ne se sont "
+        "mais ou où plus par leur leurs mon ma mes ton ta tes son sa ses été être avoir fait comme tout tous très bien".split()
+    ),
 }
 _FREQUENT_SHARE = 0.15  # of the words of a text; running text has about twice as many
 _GROUP = {code: group for group in _ALIKE for code in group.split()}

@@ -24,12 +24,13 @@ def links_of(target: TokenWords, source: TokenWords, weights: Sequence[Sequence[
 
 def attention_by_words(target: TokenWords, source: TokenWords, weights: Sequence[Sequence[float]]) -> Matrix:
     """(target tokens, source tokens) -> (target words, source words): the sum over a source word's tokens, the mean over a target
-    word's. End tokens are left out."""
+    word's. End tokens and the tag of a target language are left out."""
     by_words = [[0.0] * len(source.words) for _ in target.words]
     sizes = Counter(target.word_of_token)
     for word, row in zip(target.word_of_token, weights, strict=False):
         for other, weight in zip(source.word_of_token, row, strict=False):
-            by_words[word][other] += weight / sizes[word]
+            if other >= 0:
+                by_words[word][other] += weight / sizes[word]
     return by_words
 
 

@@ -1,5 +1,5 @@
-"""Number notation: 1,234.5 in English, 1.234,5 in German. A model copies the separators of the source or invents some; if both
-languages' conventions are known, rules correct them (`number_guard.py`, with `decode.guard`)."""
+"""Number notation: 1,234.5 in English, 1.234,5 in German, 1 234,5 in French. A model copies the separators of the source or invents
+some; if both languages' conventions are known, rules correct them (`number_guard.py`, with `decode.guard`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _COMMA = frozenset("ca da de el es eu gl hr id is it nl pt ro sl sr tr vi".split
 _OTHERS = frozenset(  # regions whose conventions differ from their language's
     "de-ch de-li en-za es-cr es-do es-gt es-hn es-mx es-ni es-pa es-pe es-pr es-sv es-us it-ch pt-pt".split()
 )
-_SWAPPED = str.maketrans(".,", ",.")
+_SPACED = frozenset(["fr"])  # with a decimal comma, and narrow spaces between thousands
+_THIN = "\u202f"
 SPACES = r" \u00a0\u202f"
 # Next to one of these, a number is part of something else.
 BEFORE, AFTER = r"(?<![\w.,:/=&?#%@'’$€£¥])", r"(?![\w'’$€£¥]|[.,:/][0-9]|\.[\w*])"
@@ -21,7 +22,7 @@ _IN_CODE = re.compile(r"(?:\w\( ?|[\[{])$")  # before a number in source code
 # Before a number that is a name, where a point does not separate thousands; and after one that is a rate.
 _NAMED = re.compile(
     r"\b(?:version|release|perl|python|kernel|chapter|section|figure|table|kapitel|abschnitt|abbildung|tabelle|number|\w*nummer"
-    rf"|nr\.?|no\.|(?-i:TS|PE|IP|ISO|RFC|DIN))[{SPACES}]$",
+    rf"|chapitre|tableau|num[ée]ro|article|nr\.?|no\.|n[°º]|(?-i:TS|PE|IP|ISO|RFC|DIN))[{SPACES}]$",
     re.IGNORECASE,
 )
 _RATED = re.compile(rf"[{SPACES}]?(?:fps|[kKMGT]?Hz)\b")
@@ -41,14 +42,39 @@ _MEASURED = re.compile(
 
 
 def decimal_mark(language: str) -> str:
-    """The decimal separator of a language, point or comma; the other one separates thousands. Empty if unknown.
+    """The decimal separator of a language, point or comma. Empty if unknown.
 
     >>> decimal_mark("en"), decimal_mark("de_AT"), decimal_mark("de-CH"), decimal_mark("fr")
-    ('.', ',', '', '')
+    ('.', ',', '', ',')
     """
     code = language.lower().replace("_", "-")
     first = code.split("-")[0]
-    return "" if code in _OTHERS else "." if first in _POINT else "," if first in _COMMA else ""
+    return "" if code in _OTHERS else "." if first in _POINT else "," if first in _COMMA | _SPACED else ""
+
+
+def separators(language: str) -> tuple[str, str] | None:
+    """What separates decimals and thousands in a language; None if unknown.
+
+    >>> separators("en"), separators("de"), separators("fr-CA")
+    (('.', ','), (',', '.'), (',', '\\u202f'))
+    """
+    point = decimal_mark(language)
+    if not point:
+        return None
+    return point, _THIN if re.split("[-_]", language.lower())[0] in _SPACED else _other(point)
+
+
+def _other(point: str) -> str:
+    return "," if point == "." else "."
+
+
+def _rewriting(languages: tuple[str, str]) -> dict[int, str]:
+    """For str.translate: the separators of a number of one language as another writes them."""
+    source, target = map(separators, languages)
+    if source is None or target is None:
+        return {}
+    groups = "\u00a0\u202f " if source[1] == _THIN else source[1]
+    return {ord(source[0]): target[0], **{ord(mark): target[1] for mark in groups}}
 
 
 def other_marks(
@@ -61,6 +87,8 @@ def other_marks(
     >>> places = [match.span() for match in re.finditer("[0-9][0-9.,]*[0-9]", text)]
     >>> other_marks(text, places, ("en", "de"))
     {'5,277': '5.277', '1,299.5': '1.299,5', '3.5': '3,5'}
+    >>> other_marks("1 234,5 et 3,5", [(0, 7), (11, 14)], ("fr", "en"))
+    {'1 234,5': '1,234.5', '3,5': '3.5'}
     >>> other_marks(text, places, ("en", "de"), with_decimals=True)
     {'5,277': '5.277', '1,299.5': '1.299,5', '12.345': '12,345', '3.12': '3,12', '3.5': '3,5'}
     """
@@ -69,19 +97,20 @@ def other_marks(
         return {}
     point, mark = marks
     grouped, decimal = _shapes(point, mark)
+    rewriting = _rewriting(languages)
     numbers = [text[slice(*place)] for place in places]
     # If a text in a decimal-comma language has 0.001 or 29.97, its 1.234 is a decimal too.
-    _, wrong = _shapes(mark, point)
+    _, wrong = _shapes(_other(point), point)
     is_mixed = any(wrong.fullmatch(number) and not grouped.fullmatch(number) for number in numbers)
     swapped: dict[str, str] = {}
     left = set()
     for number, place in zip(numbers, places, strict=True):
-        is_one_group = grouped.fullmatch(number) and len(re.findall("[.,]", number)) == 1
+        is_one_group = mark != _THIN and grouped.fullmatch(number) and len(re.findall("[.,]", number)) == 1
         is_doubtful = is_one_group and (is_mixed or _RATED.match(text, place[1]))
         takes_decimals = with_decimals or point == "," or _MEASURED.match(text, place[1])
         is_number = grouped.fullmatch(number) or (takes_decimals and decimal.fullmatch(number))
         if is_number and not _is_name(text, place) and not is_doubtful:
-            swapped[number] = number.translate(_SWAPPED)
+            swapped[number] = number.translate(rewriting)
         else:
             left.add(number)
     # If 1,234 and 1.234 are different numbers in the source, the one in a translation is ambiguous.
@@ -90,16 +119,17 @@ def other_marks(
 
 
 def marks_of(languages: tuple[str, str]) -> tuple[str, str] | None:
-    """The decimal and thousands separators of the source language, if the target language swaps them; else None."""
-    point, other = map(decimal_mark, languages)
-    return (point, other) if point and other and point != other else None
+    """The decimal and thousands separators of the source language, if the target language has others; else None."""
+    source, target = map(separators, languages)
+    return source if source and target and source != target else None
 
 
 def _shapes(point: str, mark: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
     """Patterns of numbers with thousands separators, and of those with decimals only."""
     decimals = rf"{re.escape(point)}[0-9]+"
+    between = f"[{SPACES}]" if mark == _THIN else re.escape(mark)
     return (
-        re.compile(rf"[1-9][0-9]{{0,2}}(?:{re.escape(mark)}[0-9]{{3}})+(?:{decimals})?"),
+        re.compile(rf"[1-9][0-9]{{0,2}}(?:{between}[0-9]{{3}})+(?:{decimals})?"),
         re.compile(f"[0-9]+{decimals}"),
     )
 
@@ -131,28 +161,37 @@ def other_sums(spans: Sequence[str], languages: tuple[str, str]) -> dict[str, st
 
     >>> other_sums(["$1,299.99", "£5m", "$2.5bn", "1.300 €"], ("en", "de"))
     {'$1,299.99': '$1.299,99', '$2.5bn': '$2,5bn'}
+    >>> other_sums(["$1,299.99"], ("en", "fr"))
+    {'$1,299.99': '$1\\u202f299,99'}
     """
     marks = marks_of(languages)
     if marks is None:
         return {}
     number = rf"{_shapes(*marks)[0].pattern}|[0-9]+{re.escape(marks[0])}[0-9]{{1,2}}"
     shape = re.compile(rf"[A-Z]*[$€£¥](?:{number})[A-Za-z]*|(?:{number})[{SPACES}]?[$€£¥]")
-    return {span: span.translate(_SWAPPED) for span in spans if shape.fullmatch(span)}
+    rewriting = _rewriting(languages)
+    return {span: _rewritten(span, rewriting) for span in spans if shape.fullmatch(span)}
+
+
+def _rewritten(amount: str, rewriting: Mapping[int, str]) -> str:
+    """An amount with other separators between its digits."""
+    return re.sub(f"(?<=[0-9])[.,{SPACES}](?=[0-9])", lambda match: match[0].translate(rewriting), amount)
 
 
 def put_marks(text: str, marks: Mapping[str, str], kept: Sequence[Span] = ()) -> str:
     """The translation with these numbers replaced by their new form of equal length, whatever separates their groups now, unless it
-    is only spaces. `kept` are places that stay unchanged.
+    is only spaces that the source does not have. `kept` are places that stay unchanged.
 
     >>> put_marks("5,277 oder 1.234 567.5, 5 277 und $5,277", {"5,277": "5.277", "1,234,567.5": "1.234.567,5"})
     '5.277 oder 1.234.567,5, 5 277 und $5,277'
     """
     is_kept = overlap_with(kept)
     for number, other in marks.items():
-        groups = re.split("[.,]", number)
+        groups = re.split(f"[.,{SPACES}]", number)
+        is_spaced = re.search(f"[{SPACES}]", number) is not None
         pattern = re.compile(rf"{BEFORE}{f'[.,{SPACES}]'.join(groups)}{AFTER}")
         for match in pattern.finditer(text):  # replacements keep the length, so places stay valid
-            if re.search("[.,]", match[0]) and not is_kept(match.span()):
+            if (is_spaced or re.search("[.,]", match[0])) and not is_kept(match.span()):
                 text = text[: match.start()] + other + text[match.end() :]
     return text
 

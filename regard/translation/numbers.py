@@ -28,6 +28,9 @@ _MANY = 3  # significant digits: such a number is not written in words
 # Words that stand for zeros, in the languages for which they are known.
 _ZEROS = {
     "de": re.compile(r"tausend|hundert|dutzend|milli|billi|\b(?:tsd|mio|mill?|mrd|mia)\b", re.IGNORECASE),
+    "fr": re.compile(
+        r"\bmill(?:e|ier)s?\b|\bcents?\b|centaine|dizaine|douzaine|milli|billi|\b(?:mds?|mio|m€|k€)\b", re.IGNORECASE
+    ),
     "en": re.compile(r"thousand|hundred|dozen|milli|billi|trilli|[0-9][ \u00a0]?(?:[kmb]|mn|bn|mln)\b", re.IGNORECASE),
 }
 

@@ -144,21 +144,25 @@ def take_out(
 
 
 def encode_pairs(
-    tokenizer: Tokenizer, src: Sequence[str], tgt: Sequence[str]
+    tokenizer: Tokenizer, src: Sequence[str], tgt: Sequence[str], targets: Sequence[str] = ()
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """The ids of both sides of pairs. If the tokenizer protects, spans on both sides become reserved pieces."""
+    """The ids of both sides of pairs. If the tokenizer protects, spans on both sides become reserved pieces. In a model for several
+    directions `targets` has the target language of each pair, and the source begins with its tag."""
     src_ids, tgt_ids = tokenizer.encode_batch(src, "source"), tokenizer.encode_batch(tgt, "target")
     if tokenizer.protects:
         for number, pair in enumerate(zip(src, tgt, strict=True)):
             if protected := _protect_pair(*pair):
                 first = zlib.crc32(pair[0].encode("utf-8", "replace"))
                 src_ids[number], tgt_ids[number] = (side.ids(tokenizer, first) for side in protected)
+    if tokenizer.targets:
+        src_ids = [[*tokenizer.target_tag(one), *ids] for one, ids in zip(targets, src_ids, strict=True)]
     return src_ids, tgt_ids
 
 
 def encode_records(tokenizer: Tokenizer, records: Sequence[Record]) -> tuple[list[list[int]], list[list[int]]]:
-    """As `encode_pairs`, for the records of a corpus."""
-    return encode_pairs(tokenizer, *stripped_sides(records))
+    """As `encode_pairs`, for the records of a corpus; `Corpus.languages` come after their texts."""
+    targets = [record.texts[-1] for record in records] if tokenizer.targets else ()
+    return encode_pairs(tokenizer, *stripped_sides(records), targets)
 
 
 def _protect_pair(src: str, tgt: str) -> tuple[Protected, Protected] | None:

@@ -42,12 +42,14 @@ _CUSTOMARY = {
     "de": "„“‚‘",
     "en": "\"\"''",
     "es": "«»“”",
+    "fr": "«»“”",
     "it": "«»“”",
     "nl": "“”‘’",
     "pl": "„”«»",
     "pt": "“”‘’",
     "sv": "””’’",
 }
+_SPACED = frozenset(["fr"])  # with a blank inside « », also where other languages are typed with straight marks
 
 
 @dataclass(frozen=True)
@@ -186,16 +188,47 @@ def _inner(quotations: Sequence[Quotation]) -> set[Quotation]:
 
 
 def customary(language: str, like: Quotation) -> tuple[str, str] | None:
-    """The opening and closing mark of a quotation in a language, of the same kind as another; None if they are not known.
+    """The opening and closing mark of a quotation in a language, of the same kind as another; None if they are not known, or if
+    what the model wrote may stay: in French also straight marks become « ».
 
     >>> [customary("de_AT", find_quotations(said)[0]) for said in ("“Yes”", '"Yes"', "‘Yes’")]
     [('„', '“'), ('"', '"'), ('‚', '‘')]
     """
     if not like.is_curly:
+        if is_spaced(language):
+            return None
         return ('"', '"') if like.is_double else ("'", "'")
     if not (marks := _marks_of(language)):
         return None
     return (marks[0], marks[1]) if like.is_double else (marks[2], marks[3])
+
+
+def is_spaced(language: str) -> bool:
+    """Whether a language writes blanks inside its quotation marks."""
+    return re.split("[-_]", language.lower())[0] in _SPACED
+
+
+def respaced(text: str, quotations: Sequence[Quotation], language: str) -> str:
+    """The text with a blank inside these quotations if they are in « » and the language writes one there, else with none.
+
+    >>> [respaced(text, find_quotations(text), code) for text, code in (('Il dit «oui».', "fr"), ('Er sagt „ ja “.', "de"))]
+    ['Il dit «\\xa0oui\\xa0».', 'Er sagt „ja“.']
+    """
+    blanks: dict[int, str] = {}  # by the place after which one is, or would be
+    for one in quotations:
+        for place, step in ((one.begin, 0), (one.end, -1)):
+            if place is not None:
+                blanks[place + step] = "\u00a0" if is_spaced(language) and text[place] in "«»" else ""
+    made, done = "", 0
+    for after, blank in sorted(blanks.items()):
+        begin = end = after + 1
+        while begin > done and text[begin - 1] in _BLANK:
+            begin -= 1
+        while end < len(text) and text[end] in _BLANK:
+            end += 1
+        made += text[done:begin] + blank
+        done = end
+    return made + text[done:]
 
 
 def writes_curly(language: str) -> bool:

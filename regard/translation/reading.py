@@ -116,7 +116,7 @@ def count_lines(segments: Sequence[Sequence[Segment]], on_progress: OnProgress, 
 
 class Reader:
     """Reads text for a model; `keep` is text that is not translated, `more` the same for single texts, `quotes` how quotation marks
-    are shown."""
+    are shown. `target` is the target language, which a model for several directions is told by a tag."""
 
     def __init__(
         self,
@@ -125,9 +125,12 @@ class Reader:
         keep: Sequence[str] = (),
         more: Mapping[str, Sequence[str]] = MappingProxyType({}),
         quotes: Quotes = "own",
+        target: str = "",
     ) -> None:
-        self.tokenizer, self.max_length, self.keep, self.more = tokenizer, max_length, keep, more
-        self.quotes = quotes
+        self.tokenizer, self.keep, self.more = tokenizer, keep, more
+        self.quotes, self.target = quotes, target
+        self.tag = tokenizer.target_tag(target)
+        self.max_length = max(1, max_length - len(self.tag))  # of the text of a segment
 
     def cut(self, lines: Sequence[str]) -> list[list[Segment]]:
         """The segments of every line; a line that is empty or copied whole has none."""
@@ -184,7 +187,7 @@ class Reader:
         for number, text in enumerate(texts):
             if (protected := self.protected(text)) is not None:
                 ids[number] = protected.ids(self.tokenizer)
-        return ids
+        return [[*self.tag, *own] for own in ids] if self.tag else ids
 
     def protected(self, text: str) -> Protected | None:
         """The text with its protected spans taken out, `keep` among them; None without any, or without reserved pieces."""

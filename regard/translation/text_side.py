@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, repeat
+from types import MappingProxyType
 
 from regard.data.tokenizer import Tokenizer
 from regard.generate.options import Constraints, Hypothesis
@@ -28,7 +29,7 @@ from regard.translation.number_guard import NumberGuard
 from regard.translation.protect import Protected
 from regard.translation.queries import SearchQuery, TextTask, search
 from regard.translation.quote_guard import QuoteGuard
-from regard.translation.quotes import close_up
+from regard.translation.quotes import close_up, is_spaced
 from regard.translation.reading import Quotes, Reader, Segment, one_line
 from regard.translation.results import Result, Translation
 from regard.translation.translation_options import TranslationOptions
@@ -70,7 +71,11 @@ class TextSide:
         self.tokenizer, self.options, self.max_length = tokenizer, options, max_length
         self.takes_phrases, self.utility = takes_phrases, utility
         self.searches_again = True  # to repair what the first search has lost
-        self._read_with(Reader(tokenizer, max_length, options.keep, quotes=self._quotes_shown))
+        self._read_with(self._reader(quotes=self._quotes_shown))
+
+    def _reader(self, quotes: Quotes, more: Mapping[str, Sequence[str]] = MappingProxyType({})) -> Reader:
+        options = self.options
+        return Reader(self.tokenizer, self.max_length, options.keep, more, quotes, target=options.languages[1])
 
     def _read_with(self, reader: Reader) -> None:
         self.reader = reader
@@ -83,6 +88,8 @@ class TextSide:
 
     @property
     def _quotes_shown(self) -> Quotes:
+        if is_spaced(self.options.languages[0]):  # « Bonjour » would become " Bonjour "
+            return "own"
         return "straight" if self.options.guard and '"' in self.tokenizer.characters else "own"
 
     def with_options(self, options: TranslationOptions, utility: Utility | None = None) -> TextSide:
@@ -295,9 +302,7 @@ class TextSide:
             for text, some in zip(texts, translations, strict=True)
         ]
         if not all(good):
-            keeper = self._keeping(
-                Reader(self.tokenizer, self.max_length, self.options.keep, numbers, self._quotes_shown)
-            )
+            keeper = self._keeping(self._reader(self._quotes_shown, numbers))
             again = [n for n, text in enumerate(texts) if not good[n] and keeper.reader.has_room(text)]
             own = [constraints[n] for n in again]
             better = (yield from keeper._search([texts[n] for n in again], own)) if again else []
@@ -325,7 +330,7 @@ class TextSide:
         ]
         if not lost:
             return found
-        keeper = self._keeping(Reader(self.tokenizer, self.max_length, self.options.keep, quotes="reserved"))
+        keeper = self._keeping(self._reader("reserved"))
         again = [n for n in lost if keeper.reader.has_room(texts[n])]
         own = [constraints[n] for n in again]
         better = (yield from keeper._search([texts[n] for n in again], own)) if again else []

@@ -42,7 +42,7 @@ def prefix_ids(tokenizer: Tokenizer, text: str, protected: Protected | None = No
 
 @dataclass(frozen=True)
 class TokenWords:
-    """The words of a sentence, and the number of the word that each token belongs to."""
+    """The words of a sentence, and the number of the word that each token belongs to; -1: the tag of a target language."""
 
     words: list[str]
     word_of_token: list[int]
@@ -53,16 +53,20 @@ def token_words(
 ) -> TokenWords:
     """Group tokens into words. A reserved piece is the span that it stands for; a lone space belongs to the word after it."""
     spans = {} if protected is None else dict(zip(tokenizer.span_ids, protected.spans, strict=False))
-    special = {tokenizer.eos_id, tokenizer.bos_id, *tokenizer.span_ids}
+    tags = set(tokenizer.tag_ids) if tokenizer.targets else set()
+    special = {tokenizer.eos_id, tokenizer.bos_id, *tokenizer.span_ids, *tags}
     found = group_words(ids, tokenizer.pieces(ids, side), tuple(special))
     texts = list(found.words)
     for piece in found.pieces:
-        texts[piece.word] = spans.get(piece.id, texts[piece.word])
+        texts[piece.word] = "" if piece.id in tags else spans.get(piece.id, texts[piece.word])
     is_word = [bool(text.strip(_SPACE)) for text in texts]
     # the number of each word; that of a lone space is the number of the next word
     numbers = list(accumulate(is_word, initial=0))
     words = [text for text, is_one in zip(texts, is_word, strict=True) if is_one]
-    return TokenWords(words, [min(numbers[piece.word], len(words) - 1) for piece in found.pieces] if words else [])
+    if not words:
+        return TokenWords([], [])
+    places = (-1 if piece.id in tags else min(numbers[piece.word], len(words) - 1) for piece in found.pieces)
+    return TokenWords(words, list(places))
 
 
 def find_words(words: Sequence[str], text: str) -> Iterator[tuple[int, Span]]:

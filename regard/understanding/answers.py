@@ -1,4 +1,4 @@
-"""From what a head says to answers: windows joined, probabilities, labels, tags of words and spans."""
+"""Turns the outputs of a head into answers: joins windows, computes probabilities, finds labels, tags and spans."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ FloatArray = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Classified:
-    """The labels of one text: those that it has, and the probability of every label, the likeliest first."""
+    """The labels that one text was given, and the probability of every label, most likely first."""
 
     text: str
-    labels: tuple[str, ...]  # one; of several labels those above the threshold
-    probabilities: dict[str, float]  # by label; empty for a number
-    number: float | None = None  # in place of labels
-    windows: int = 1  # in how many parts the text was read
+    labels: tuple[str, ...]  # one; with several labels, those at or above the threshold
+    probabilities: dict[str, float]  # by label; empty if the model gives a number
+    number: float | None = None  # instead of labels
+    windows: int = 1  # that the text was read in
 
     @property
     def label(self) -> str:
-        """The one label; empty if there is none."""
+        """The first label; empty if there is none."""
         return self.labels[0] if self.labels else ""
 
 
 @dataclass(frozen=True)
 class Span:
-    """Words with one name: those of B- and I- tags that belong together."""
+    """A run of words with one name, from B- and I- tags."""
 
     name: str
     start: int  # the first word
@@ -41,7 +41,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Tagged:
-    """The words of a text, each with its tag and its probability; and the spans, if the tags are B- and I-."""
+    """The words of a text, the tag of each with its probability, and the spans if there are B- and I- tags."""
 
     text: str
     words: tuple[str, ...]
@@ -52,8 +52,8 @@ class Tagged:
 
 
 def join_windows(windows: Sequence[FloatArray], answer: Answer) -> FloatArray:
-    """The logits of a text from those of its windows: the mean of their log-probabilities. Of several labels and of numbers that is
-    the mean itself."""
+    """The logits of a text from those of its windows: for one label the mean of their log-probabilities, for several labels and for
+    numbers the mean of the logits."""
     logits = np.stack([np.asarray(one, np.float32) for one in windows])
     if answer == "one" and len(logits) > 1:
         logits = log_softmax(logits)
@@ -69,7 +69,7 @@ def log_softmax(logits: FloatArray) -> FloatArray:
 
 
 def probabilities(logits: FloatArray, answer: Answer) -> FloatArray:
-    """Of each class: softmax, or of several labels the sigmoid of each."""
+    """The probability of each class: a softmax, or for several labels a sigmoid each."""
     if answer == "several":
         found: FloatArray = 0.5 * (1.0 + np.tanh(0.5 * logits))
         return found
@@ -88,7 +88,7 @@ def has_spans(labels: Sequence[str]) -> bool:
 
 
 def find_spans(tags: Sequence[str]) -> list[tuple[str, int, int]]:
-    """Name, first word and the one after the last of each span, as conlleval finds them: an I- that continues nothing begins one.
+    """(name, start, stop) of each span, as conlleval finds them: an I- tag that continues no span begins one.
 
     >>> find_spans(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"])
     [('PER', 0, 2), ('LOC', 3, 4), ('LOC', 4, 5)]

@@ -1,4 +1,4 @@
-"""Labels of texts, and of pairs of texts. Long texts are read in windows, whose log-probabilities are averaged."""
+"""Labels texts and pairs of texts. Long texts are read in windows, whose log-probabilities are averaged."""
 
 from __future__ import annotations
 
@@ -86,13 +86,13 @@ class Classifier:
             raise InputError(f"threshold must be above 0 and below 1, but is {threshold}")
 
     def read(self, text: Text) -> list[EncoderInput]:
-        """A text as the engine reads it."""
+        """A text as inputs for the engine, one for each window."""
         if "imported" not in self.bundle.facts:  # as in training
             text = on_one_line(text) if isinstance(text, str) else (on_one_line(text[0]), on_one_line(text[1]))
         return [as_input(self.bundle.config, one) for one in frame_windows(self.tokenizer, text, self.max_length)]
 
     def join(self, text: Text, parts: Sequence[FloatArray], threshold: float | None = None) -> Classified:
-        """The labels of a text from what the head says of its windows."""
+        """The labels of a text, from the outputs for its windows."""
         shown = text if isinstance(text, str) else "\t".join(text)
         if not parts:
             return Classified(shown, (), {}, None, 0)
@@ -110,8 +110,7 @@ class Classifier:
 
 
 def frame_windows(tokenizer: Tokenizer, text: Text, length: int) -> list[Framed]:
-    """A text as the model reads it, in windows of at most `length` tokens; none if it is empty. Of a pair the longer text is cut,
-    and the shorter one is read with each part; two long ones are cut side by side."""
+    """A text or pair in windows of at most `length` tokens, special tokens included; none if a text is empty."""
     first, second = (text, None) if isinstance(text, str) else text
     ids = tokenizer.encode(first.strip())
     if second is None:

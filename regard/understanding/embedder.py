@@ -1,4 +1,4 @@
-"""Texts to vectors: text to token ids in windows, the vectors of all windows from an engine, and one vector for each text.
+"""Makes vectors of texts: tokenizes them, cuts them into windows, and joins the vectors of a text's windows.
 
 A text longer than the model reads is cut into windows; its vector is the mean of theirs, weighted by their tokens.
 """
@@ -20,7 +20,7 @@ from regard.errors import InputError, UserError
 from regard.generate.encoding import Answers, EncoderEngine, EncoderInput
 from regard.progress import OnProgress
 
-# Texts that are tokenized ahead of the engine and sorted by length together: at least so many, and so many batches.
+# Texts that are tokenized ahead of the engine and sorted by length together: at least _CHUNK, and enough for _CHUNK_BATCHES.
 _CHUNK, _CHUNK_BATCHES = 2_048, 16
 
 Vectors = NDArray[Any]  # float32, (texts, d_model)
@@ -28,7 +28,7 @@ Vectors = NDArray[Any]  # float32, (texts, d_model)
 
 @dataclass(frozen=True)
 class TextWindows:
-    """A text as an engine reads it."""
+    """A text as inputs for an engine, one for each window."""
 
     inputs: tuple[EncoderInput, ...]
     weights: tuple[int, ...]  # tokens of the text in each
@@ -49,7 +49,7 @@ class Embedder:
         return self.bundle.config.d_model
 
     def embed(self, texts: Sequence[str], prompt: str | None = None, on_progress: OnProgress | None = None) -> Vectors:
-        """A vector for each text, (texts, d_model). `prompt` is the name of what the model puts before each."""
+        """A vector for each text, (texts, d_model). `prompt` names the model's prompt to put before each text."""
         vectors = np.empty((len(texts), self.width), np.float32)
         first = 0
         for chunk in self._read_ahead(texts, prompt):
@@ -61,7 +61,7 @@ class Embedder:
         return vectors
 
     def _read_ahead(self, texts: Sequence[str], prompt: str | None) -> Iterator[list[TextWindows]]:
-        """The texts in chunks; while one is computed, the next is tokenized."""
+        """The texts in chunks; each is tokenized while the engine computes the one before."""
         size = max(_CHUNK, _CHUNK_BATCHES * self.engine.batch)
         chunks = [texts[first : first + size] for first in range(0, len(texts), size)]
         if len(chunks) < 2:
@@ -75,7 +75,7 @@ class Embedder:
             yield ahead.result()
 
     def read(self, texts: Sequence[str], prompt: str | None = None) -> list[TextWindows]:
-        """The texts as an engine reads them."""
+        """The texts as inputs for an engine."""
         before = self.prompt_text(prompt)
         room = text_room(self.tokenizer, self.engine.max_length)
         return [
@@ -83,13 +83,13 @@ class Embedder:
         ]
 
     def read_ids(self, ids: Sequence[int]) -> TextWindows:
-        """The same for a text that came as token ids, without those that frame it."""
+        """The same for a text given as token ids, without special tokens."""
         if not all(0 <= i < self.tokenizer.vocab_size for i in ids):
             raise InputError(f"token ids must be between 0 and {self.tokenizer.vocab_size - 1}")
         return self._windows(ids, "", text_room(self.tokenizer, self.engine.max_length))
 
     def prompt_text(self, name: str | None) -> str:
-        """What the model puts before a text under this name."""
+        """The text of the prompt with this name."""
         if name is None:
             return ""
         if name not in self.bundle.prompts:
@@ -104,14 +104,16 @@ class Embedder:
             one = [*self._opening, *ids, *self._closing]
             return TextWindows((EncoderInput(one),), (max(1, len(ids)),), len(one))
         opening: list[int] = []
-        if len(ids) > room and before:  # every window gets the prompt
+        if len(ids) > room and before:  # put the prompt before every window
             opening = self.tokenizer.encode(before)
             ids = ids[len(opening) :] if list(ids[: len(opening)]) == opening else ids
             room = text_room(self.tokenizer, self.engine.max_length, taken=len(opening))
         windows = [ids[start:stop] for start, stop in cut_windows(ids, room, self.tokenizer)]
         framed = [self.tokenizer.frame([*opening, *window])[0] for window in windows]
         if not all(framed):
-            raise InputError("a text must not be empty with this model, which puts nothing around it")
+            raise InputError(
+                "a text must not be empty: this model adds no special tokens, so nothing would be left to read"
+            )
         return TextWindows(
             tuple(EncoderInput(one) for one in framed),
             tuple(max(1, len(window)) for window in windows),
@@ -129,7 +131,7 @@ class Embedder:
 
 
 def scaled(vectors: Vectors) -> Vectors:
-    """Vectors of length 1; one of zeros stays.
+    """The vectors scaled to length 1; zero vectors stay zero.
 
     >>> scaled(np.array([[3.0, 4.0], [0.0, 0.0]], np.float32)).tolist()
     [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]

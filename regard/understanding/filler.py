@@ -1,4 +1,4 @@
-"""Blanks in texts, and what a model of masked tokens puts there.
+"""Fills blanks in texts with a masked language model.
 
 A blank is written as the model's own mask token, such as [MASK] or <mask>, or as ___. Nothing else in a text becomes a control
 token."""
@@ -21,7 +21,7 @@ from regard.generate.encoding import Answer, EncoderEngine, EncoderInput, counti
 from regard.progress import OnProgress
 
 BLANK = "___"
-_UNNAMED = "[MASK]"  # what a mask is called where the tokenizer has no name for it
+_UNNAMED = "[MASK]"  # shown if the tokenizer has no name for its mask
 _SPACE = "\u2581"
 MAX_CANDIDATES = 1_000
 
@@ -37,16 +37,16 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Filled:
-    """A text with what may stand in each of its blanks, the likeliest first."""
+    """A text with the candidates for each of its blanks, most likely first."""
 
     text: str
     blanks: tuple[tuple[Candidate, ...], ...]
-    filled: str  # the text with the likeliest in each blank
+    filled: str  # the text with the best candidate in each blank
 
 
 @dataclass(frozen=True)
 class BlankText:
-    """A text as an engine reads it: one input, or one for each blank where the text is long."""
+    """A text as inputs for an engine: a single one, or one for each blank of a long text."""
 
     parts: tuple[str, ...]  # the text around the blanks
     inputs: tuple[EncoderInput, ...]
@@ -146,7 +146,7 @@ class Filler:
 
     @cached_property
     def _marks_words(self) -> bool:
-        """Whether the vocabulary tells beginnings of words from the rest of them."""
+        """Whether the vocabulary marks the pieces that begin a word."""
         return any(piece.startswith(_SPACE) for piece in self.tokenizer.pieces(range(self.tokenizer.vocab_size)))
 
     def find_token(self, text: str) -> int | None:

@@ -1,5 +1,5 @@
-"""The text of a web page, paragraph by paragraph, with code and everything else that people may look for. The reader for
-translation leaves out what is not translated."""
+"""Reads the text of a web page by paragraphs, including code, which people search for and which the reader for translation
+leaves out."""
 
 from __future__ import annotations
 

@@ -43,13 +43,13 @@ class IndexedDocument:
     path: str  # in the folder
     sha256: str
     size: int
-    changed: int  # its time of change, in nanoseconds
+    changed: int  # modification time in nanoseconds
     passages: int
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A passage that was found."""
+    """A search result."""
 
     score: float  # cosine, between -1 and 1
     path: str  # of the document, in the folder that was indexed
@@ -58,7 +58,7 @@ class Hit:
 
 
 def fingerprint(bundle: Bundle) -> str:
-    """Equal for bundles that make the same vectors, whatever their cards say."""
+    """A hash that is equal for bundles that make the same vectors, whatever their cards say."""
     files = read_json(bundle.folder / MANIFEST).get("files", {})
     parts = [
         files.get(WEIGHTS),
@@ -91,7 +91,7 @@ def _no_index(folder: Path) -> str:
 
 
 class Index:
-    """An index that was read from its folder. `regard.load_index` opens one with its model, which searching needs."""
+    """An opened index. `regard.load_index` opens it with its model, which searching needs."""
 
     def __init__(self, folder: Path, embedder: Embedder | None = None) -> None:
         self.folder, self.embedder = folder, embedder
@@ -118,12 +118,12 @@ class Index:
             self.check_model(embedder.bundle)
 
     def _check_parts(self) -> None:
-        """The files may come from anywhere: what is read from them must fit together."""
+        """An index may come from a stranger: check that its files fit together."""
         count, places = int(self._firsts[-1]), self._places
         if (self.vectors.ndim, self.vectors.dtype, self.vectors.shape[:1]) != (2, np.dtype(np.float32), (count,)):
-            raise self._damaged(f"{VECTORS} has not one vector for each passage")
+            raise self._damaged(f"{VECTORS} does not have one vector for each passage")
         if (places.dtype, places.shape) != (np.dtype(np.int64), (count + 1,)):
-            raise self._damaged(f"{PLACES} has not one place for each passage")
+            raise self._damaged(f"{PLACES} does not have one place for each passage")
         if places[0] != 0 or (np.diff(places) < 0).any() or places[-1] != (self.folder / PASSAGES).stat().st_size:
             raise self._damaged(f"{PLACES} does not fit {PASSAGES}")
 
@@ -140,7 +140,7 @@ class Index:
         return f"<regard.Index {self.folder}, {len(self.documents):,} documents, {len(self):,} passages>"
 
     def check_model(self, bundle: Bundle) -> None:
-        """Refuse a model that did not make this index: its vectors mean something else."""
+        """Refuse a model that did not make this index: its vectors cannot be compared."""
         if fingerprint(bundle) != self.fingerprint:
             raise UserError(
                 f"{self.folder}: was made with the model {self.model}, but {shown_name(bundle.folder)} is another; name that one "

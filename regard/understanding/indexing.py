@@ -1,8 +1,7 @@
-"""Makes and updates an index (`index.py`) of a folder: changed documents are embedded again, removed ones leave, and the rest is
-copied.
+"""Makes and updates an index (`index.py`) of a folder: changed documents are embedded again, removed ones dropped, the rest copied.
 
-What is embedded goes into INDEX.partial, document by document, until the index is complete: an interrupted run continues there.
-The index itself is replaced in one step.
+Vectors go into INDEX.partial, document by document, until the index is complete, so that an interrupted run can continue. The
+index itself is replaced in one step.
 """
 
 from __future__ import annotations
@@ -48,13 +47,13 @@ _SETTINGS, _DOCUMENTS, _VECTORS = "settings.json", "documents.jsonl", "vectors.b
 
 @dataclass
 class Changes:
-    """What an update did, in documents."""
+    """The documents that an update added, changed, removed and so on."""
 
     added: int = 0
     changed: int = 0
     removed: int = 0
     unchanged: int = 0
-    skipped: list[str] = field(default_factory=list)  # files of no known kind
+    skipped: list[str] = field(default_factory=list)  # files of unknown formats
     failed: list[str] = field(default_factory=list)  # a line for each document that could not be read
 
     @property
@@ -158,8 +157,8 @@ def _with_firsts(documents: Sequence[IndexedDocument]) -> Iterator[tuple[Indexed
 def _plan(
     folder: Path, documents: Sequence[Path], known: Mapping[str, _Rows], partial: _Partial, changes: Changes
 ) -> tuple[dict[str, _Rows], list[tuple[Path, IndexedDocument]]]:
-    """The rows of documents that are known already, and the documents to embed. A file of the same size and time of change is
-    taken for the same."""
+    """The rows of documents that are already embedded, and the documents to embed. A file whose size and modification time are the
+    same counts as unchanged."""
     rows: dict[str, _Rows] = {}
     work: list[tuple[Path, IndexedDocument]] = []
     for path in documents:
@@ -171,7 +170,7 @@ def _plan(
                 rows[name] = before
                 continue
             now = IndexedDocument(name, sha256(path), status.st_size, status.st_mtime_ns, 0)
-        except OSError as error:  # it may not be read, or is gone by now
+        except OSError as error:  # not readable, or removed meanwhile
             changes.failed.append(f"{path}: cannot be read ({error.strerror})")
             continue
         if before and before.document.sha256 == now.sha256:
@@ -241,7 +240,7 @@ def _embed(
 
 
 class _Partial:
-    """What an unfinished run has embedded: a line for each document, and the vectors of its passages."""
+    """The work of an unfinished run: a line for each embedded document, and the vectors of its passages."""
 
     def __init__(self, out: Path, settings: Mapping[str, Any]) -> None:
         self.folder, self.settings = out.with_name(out.name + _PARTIAL), dict(settings)
@@ -269,7 +268,7 @@ class _Partial:
         return self
 
     def _read(self) -> None:
-        """What is complete of an earlier run; a line that was cut off is dropped."""
+        """Read the complete documents of an earlier run; a truncated last line is dropped."""
         whole, width = 0, 0
         documents, vectors = self.folder / _DOCUMENTS, self.folder / _VECTORS
         if not documents.exists() or not vectors.exists():
@@ -297,7 +296,7 @@ class _Partial:
         return rows
 
     def add(self, document: IndexedDocument, passages: Sequence[Passage], vectors: Vectors) -> _Rows:
-        """Save a document; `flush` makes it count."""
+        """Add a document; `flush` saves it."""
         texts = [[passage.place, passage.text] for passage in passages]
         write_all(self._vectors, np.ascontiguousarray(vectors, np.float32).tobytes())
         content = {"document": asdict(document), "rows": len(texts), "width": vectors.shape[1], "passages": texts}
@@ -305,7 +304,7 @@ class _Partial:
         return self._remember(document, texts)
 
     def flush(self) -> None:
-        """Write the lines of the documents that were added, after their vectors are on the disk."""
+        """Write the lines of the added documents, after their vectors are on disk."""
         os.fsync(self._vectors.fileno())
         write_all(self._documents, b"".join(self._lines))
         self._lines.clear()
@@ -330,7 +329,7 @@ class _Partial:
 def _write(
     folder: Path, out: Path, old: Index | None, partial: _Partial, rows: Sequence[_Rows], embedder: Embedder, size: int
 ) -> None:
-    """Write the whole index beside the old one, and put it in its place."""
+    """Write the whole index beside the old one and replace it."""
     total = sum(one.document.passages for one in rows)
     new = partial.vectors(embedder.width)
     with atomic_folder(out) as temporary:

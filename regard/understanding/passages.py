@@ -1,5 +1,5 @@
-"""Documents as passages: what a search finds. Neighbouring paragraphs form a passage of at most so many tokens; a longer paragraph
-is cut between sentences, or words. Each passage knows its place in the file."""
+"""Cuts documents into passages, which a search finds. Neighbouring paragraphs form a passage up to a number of tokens; a longer
+paragraph is cut between sentences, a longer sentence between words. Each passage knows its place in the file."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Passage:
-    """What is found: some neighbouring paragraphs, or a part of one."""
+    """Some neighbouring paragraphs, or a part of a long one."""
 
     place: str  # of its first paragraph
     text: str
 
 
 def read_paragraphs(path: Path) -> list[Paragraph]:
-    """The paragraphs of a document; an error names the file."""
+    """The paragraphs of a document that have letters or digits; errors name the file."""
     try:
         data = path.read_bytes()
         found = list(_paragraphs(data, find_kind(path.name) or "txt"))
@@ -71,7 +71,7 @@ def _paragraphs(data: bytes, kind: str) -> Iterator[Paragraph]:
 
 
 def _of_text(text: str) -> Iterator[Paragraph]:
-    """Paragraphs are what stands between blank lines."""
+    """Paragraphs are separated by blank lines."""
     start, line = 0, 1
     for block in [*_BLANK_LINES.finditer(text), None]:
         end = len(text) if block is None else block.start()
@@ -86,7 +86,7 @@ def _of_text(text: str) -> Iterator[Paragraph]:
 
 
 def _without_marks(text: str) -> str:
-    """Markdown without what is only for the eye: marks of headings, rules of tables, and addresses of links."""
+    """Markdown without heading marks, table rules and link addresses."""
     return _LINK.sub(r"\1", _MARKS.sub(" ", text)).strip()
 
 
@@ -118,7 +118,7 @@ def _plain(document: Document, text: str) -> list[str]:
 
 
 def make_passages(paragraphs: Sequence[Paragraph], size: int, count: CountTokens) -> list[Passage]:
-    """Passages of at most `size` tokens, but for a single word that has more."""
+    """Passages of at most `size` tokens; only a single word may have more."""
     lengths = count([one.text for one in paragraphs])
     passages: list[Passage] = []
     together: list[str] = []
@@ -145,7 +145,7 @@ def make_passages(paragraphs: Sequence[Paragraph], size: int, count: CountTokens
 
 
 def cut_paragraph(text: str, size: int, count: CountTokens) -> list[str]:
-    """A long paragraph in parts of whole sentences; a sentence that is too long in parts of whole words."""
+    """The parts of a long paragraph: whole sentences, or whole words of a sentence that is too long."""
     units: list[str] = []
     sentences = [one for one in _SENTENCE_END.split(text) if one and one.strip()]
     for sentence, length in zip(sentences, count(sentences), strict=True):

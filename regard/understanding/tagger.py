@@ -1,4 +1,4 @@
-"""Tags of words. Long texts are read in windows that overlap; a word is tagged where it is farthest from the ends."""
+"""Tags words. Long texts are read in overlapping windows; each word is tagged in the one where it is farthest from the edges."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from regard.progress import OnProgress
 from regard.understanding.answers import FloatArray, Span, Tagged, find_spans, has_spans, log_softmax
 from regard.understanding.label_inputs import as_input, longest_input
 
-OVERLAP = 4  # neighbouring windows share this part of their tokens: a quarter
+OVERLAP = 4  # neighbouring windows share one token in four
 
 
 class WordWindow(NamedTuple):
-    """Neighbouring words that are read together, [start, stop), and where each begins in the input."""
+    """A run of words that are read together, [start, stop), and the place of each word's first token in the input."""
 
     start: int
     stop: int
@@ -28,7 +28,7 @@ class WordWindow(NamedTuple):
 
 
 class WordWindows(NamedTuple):
-    """A text as an engine reads it."""
+    """The words of a text, and the windows that an engine reads."""
 
     text: str
     words: list[str]
@@ -78,7 +78,7 @@ class Tagger:
         return WordWindow(start, stop, places, as_input(self.bundle.config, self.tokenizer.frame(ids)))
 
     def join(self, read: WordWindows, outputs: Sequence[FloatArray]) -> Tagged:
-        """The tags of a text from what the head says of its windows."""
+        """The tags of a text, from the outputs for its windows."""
         text, words, windows = read
         tags, probabilities = [""] * len(words), [0.0] * len(words)
         margins = [-1] * len(words)
@@ -98,7 +98,7 @@ class Tagger:
 
 
 def cut_words(lengths: Sequence[int], room: int) -> list[tuple[int, int]]:
-    """Windows of neighbouring words with at most `room` tokens, of which neighbours share about a quarter.
+    """Windows of words with at most `room` tokens each; neighbouring windows share about a quarter of them.
 
     >>> cut_words([1] * 10, room=8)
     [(0, 8), (6, 10)]

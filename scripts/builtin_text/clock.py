@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from random import Random
 
 from scripts.builtin_text.common import Pair, one_of
@@ -109,16 +110,30 @@ def day_times(hour: int) -> list[Pair]:
     ]
 
 
-def draw_time(draw: Random) -> Pair:
+@dataclass(frozen=True)
+class Clock:
+    """How a language tells the time, beside English."""
+
+    spoken: Callable[[int, int], list[Pair]]
+    written: Callable[[int, int], list[Pair]]
+    of_day: Callable[[int], list[Pair]]
+    days: Sequence[str]
+    mentions: re.Pattern[str]  # finds sentences that may have a time
+    part_of_day: re.Pattern[str]
+    is_odd: re.Pattern[str]  # what no sentence may have that was given another time
+
+
+def draw_time(draw: Random, clock: Clock | None = None) -> Pair:
+    clock = clock or GERMAN
     minute = one_of(draw, _MINUTES)
     chance = draw.random()
     if chance < 0.6:
-        return one_of(draw, spoken_times(1 + int(draw.random() * 12), minute))
+        return one_of(draw, clock.spoken(1 + int(draw.random() * 12), minute))
     if chance < 0.9:
         return one_of(
-            draw, written_times(int(draw.random() * 24), minute if draw.random() < 0.7 else int(draw.random() * 60))
+            draw, clock.written(int(draw.random() * 24), minute if draw.random() < 0.7 else int(draw.random() * 60))
         )
-    return one_of(draw, day_times(int(draw.random() * 24)))
+    return one_of(draw, clock.of_day(int(draw.random() * 24)))
 
 
 def draw_date(draw: Random) -> Pair:
@@ -191,12 +206,18 @@ DATE_FRAMES = [
 ]
 
 
-def framed(frames: Sequence[Pair], draw_value: Callable[[Random], Pair], count: int, draw: Random) -> Iterator[Pair]:
+def framed(
+    frames: Sequence[Pair],
+    draw_value: Callable[[Random], Pair],
+    count: int,
+    draw: Random,
+    days: Sequence[str] = tuple(DE_DAYS),
+) -> Iterator[Pair]:
     """Frames, with a value at {t} and a day of the week at {d}."""
     for _ in range(count):
         english, german = one_of(draw, frames)
         value, day = draw_value(draw), int(draw.random() * 7)
-        made = english.format(t=value[0], d=EN_DAYS[day]), german.format(t=value[1], d=DE_DAYS[day])
+        made = english.format(t=value[0], d=EN_DAYS[day]), german.format(t=value[1], d=days[day])
         if made[0].endswith(".."):  # "a.m.."
             made = made[0][:-1], made[1]
         yield made
@@ -222,31 +243,38 @@ def _index(expressions: Iterable[tuple[int, Pair]], side: int) -> tuple[re.Patte
     return re.compile(rf"(?<![\w:.])(?:{ways})(?![\w:])"), known
 
 
-def _moments() -> Iterator[tuple[int, Pair]]:
+def _moments(clock: Clock) -> Iterator[tuple[int, Pair]]:
     """All times, as minutes of half a day."""
     for hour in range(24):
         for minute in range(60):
             moment = hour % 12 * 60 + minute
-            yield from ((moment, pair) for pair in written_times(hour, minute))
+            yield from ((moment, pair) for pair in clock.written(hour, minute))
             if minute in (0, 15, 30, 45, *EN_MINUTES, *(60 - few for few in EN_MINUTES)):
-                yield from ((moment, pair) for pair in spoken_times(hour % 12 or 12, minute))
+                yield from ((moment, pair) for pair in clock.spoken(hour % 12 or 12, minute))
 
 
-def other_times(pairs: Iterable[Pair], draw: Random, copies: int) -> Iterator[Pair]:
+def other_times(pairs: Iterable[Pair], draw: Random, copies: int, clock: Clock | None = None) -> Iterator[Pair]:
     """Real sentences that say the same time on both sides, with other times."""
-    every = list(_moments())
+    clock = clock or GERMAN
+    every = list(_moments(clock))
     (english, en_known), (german, de_known) = _index(every, 0), _index(every, 1)
     for pair in pairs:
-        if "Uhr" not in pair[1] and "halb" not in pair[1] and "iertel" not in pair[1]:
+        if not clock.mentions.search(pair[1]):
             continue
-        if _PART_OF_DAY.search(pair[1]) and not _EN_PART_OF_DAY.search(pair[0]):  # "at ten", "um zehn Uhr abends"
+        if clock.part_of_day.search(pair[1]) and not _EN_PART_OF_DAY.search(pair[0]):  # "at ten", "um zehn Uhr abends"
             continue
         one, other = english.findall(pair[0]), german.findall(pair[1])
         if len(one) != 1 or len(other) != 1 or not en_known[one[0]] & de_known[other[0]]:
             continue
         for _ in range(copies):
             minute = one_of(draw, _MINUTES)
-            new = one_of(draw, spoken_times(1 + int(draw.random() * 12), minute))
+            new = one_of(draw, clock.spoken(1 + int(draw.random() * 12), minute))
             made = pair[0].replace(one[0], new[0]), pair[1].replace(other[0], new[1])
-            if (" " in new[0] or ":" in new[0]) and not re.search(r"\b(?:halb|nach|vor) \w+ Uhr\b", made[1]):
+            if (" " in new[0] or ":" in new[0]) and not clock.is_odd.search(made[1]):
                 yield made
+
+
+GERMAN = Clock(
+    spoken_times, written_times, day_times, DE_DAYS, re.compile("Uhr|halb|iertel"), _PART_OF_DAY,
+    re.compile(r"\b(?:halb|nach|vor) \w+ Uhr\b"),
+)  # fmt: skip

@@ -13,27 +13,40 @@ from typing import TypeVar
 from benchmarks.checks import FOLDER, read_checks
 from regard.files import write_atomic
 
-Pair = tuple[str, str]  # English, German
+Pair = tuple[str, str]  # English, the other language
 T = TypeVar("T")
 
 
-def read_pairs(data: Path, corpus: str) -> Iterator[Pair]:
-    """The pairs of DATA/corpus.en.xz and .de.xz, stripped."""
+def read_pairs(data: Path, corpus: str, language: str = "de") -> Iterator[Pair]:
+    """The pairs of DATA/corpus.en.xz and .de.xz (or another language), stripped."""
+    yield from read_sides(data / f"{corpus}.en.xz", data / f"{corpus}.{language}.xz")
+
+
+def read_sides(english: Path, other: Path) -> Iterator[Pair]:
     with (
-        lzma.open(data / f"{corpus}.en.xz", "rt", encoding="utf-8", newline="\n") as english,
-        lzma.open(data / f"{corpus}.de.xz", "rt", encoding="utf-8", newline="\n") as german,
+        lzma.open(english, "rt", encoding="utf-8", newline="\n") as left,
+        lzma.open(other, "rt", encoding="utf-8", newline="\n") as right,
     ):
-        for one, other in zip(english, german, strict=True):
-            yield one.strip(), other.strip()
+        for one, two in zip(left, right, strict=True):
+            yield one.strip(), two.strip()
 
 
-def write_pairs(path: Path, pairs: Iterable[Pair]) -> int:
+def read_parliament(data: Path, part: int, language: str) -> Iterator[Pair]:
+    """A part of Europarl. The French side is apart, and empty where there is none."""
+    name = f"train-{part:02d}"
+    if language == "de":
+        return read_pairs(data, f"europarl/{name}")
+    sides = data / f"europarl/{name}.en.xz", data / f"europarl-{language}/{name}.{language}.xz"
+    return (pair for pair in read_sides(*sides) if all(pair))
+
+
+def write_pairs(path: Path, pairs: Iterable[Pair], language: str = "de") -> int:
     """Writes path.en.xz and path.de.xz, without held-out sentences and without repetitions; returns how many pairs."""
     kept = list(dict.fromkeys(pair for pair in pairs if not is_held_out(*pair)))
     path.parent.mkdir(parents=True, exist_ok=True)
-    for side, language in enumerate(("en", "de")):
+    for side, code in enumerate(("en", language)):
         text = "".join(f"{pair[side]}\n" for pair in kept)
-        write_atomic(path.with_name(f"{path.name}.{language}.xz"), lzma.compress(text.encode(), preset=6))
+        write_atomic(path.with_name(f"{path.name}.{code}.xz"), lzma.compress(text.encode(), preset=6))
     return len(kept)
 
 

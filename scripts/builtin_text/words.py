@@ -61,14 +61,23 @@ def nouns(entries: Iterable[Pair]) -> list[Pair]:
     ]
 
 
+def small_words(entries: Iterable[Pair]) -> list[Pair]:
+    """Entries of one word in small letters on both sides; in French nothing shows which of them are nouns."""
+    return [
+        pair
+        for pair in entries
+        if re.fullmatch(r"[a-z-]{3,}", pair[0]) and re.fullmatch(r"[a-zà-öø-ÿœ-]{3,24}", pair[1])
+    ]
+
+
 # Before a list.
-_HEADS = [
+HEADS = [
     ("", ""), ("", ""), ("", ""), ("Needed: ", "Benötigt: "), ("We talked about ", "Wir sprachen über "),
     ("Keywords: ", "Stichwörter: "),
     ("There were pictures of ", "Es gab Bilder von "), ("For sale: ", "Zu verkaufen: "), ("Not included: ", "Nicht enthalten: "),
     ("The list says: ", "Auf der Liste steht: "), ("- ", "- "), ("• ", "• "),
 ]  # fmt: skip
-_QUOTED = [
+QUOTED = [
     ('The word "{w}" is missing.', "Das Wort „{w}“ fehlt."),
     ('He shouted "{w}" several times.', "Er rief mehrmals „{w}“."),
     ('What does "{w}" mean?', "Was bedeutet „{w}“?"),
@@ -79,7 +88,7 @@ _QUOTED = [
     ('The chapter "{w}" is short.', "Das Kapitel „{w}“ ist kurz."),
     ('Someone wrote "{w}" on the wall.', "Jemand hat „{w}“ an die Wand geschrieben."),
 ]
-_SPOKEN = [
+SPOKEN = [
     ('"{s}," said {n}.', "„{s}“, sagte {n}."),
     ('"{s}," {n} whispered.', "„{s}“, flüsterte {n}."),
     ('{n} said: "{s}."', "{n} sagte: „{s}.“"),
@@ -89,32 +98,42 @@ _SPOKEN = [
 ]
 
 
-def lists(words: Sequence[Pair], draw: Random, count: int) -> Iterator[Pair]:
-    """Enumerations of words."""
+def lists(
+    words: Sequence[Pair],
+    draw: Random,
+    count: int,
+    heads: Sequence[Pair] = tuple(HEADS),
+    joints: Pair = (" und ", " oder "),
+) -> Iterator[Pair]:
+    """Enumerations of words; `joints` are for "and" and "or"."""
     for _ in range(count):
         chosen = [one_of(draw, words) for _ in range(2 + int(draw.random() * 5))]
-        head, end = one_of(draw, _HEADS), one_of(draw, [("", ""), (".", ".")])
-        last = one_of(draw, [(" and ", " und "), (", ", ", "), (" or ", " oder ")])
+        head, end = one_of(draw, heads), one_of(draw, [("", ""), (".", ".")])
+        last = one_of(draw, [(" and ", joints[0]), (", ", ", "), (" or ", joints[1])])
         sides = []
         for side in (0, 1):
             listed = [pair[side] for pair in chosen]
             sides.append(f"{head[side]}{', '.join(listed[:-1])}{last[side]}{listed[-1]}{end[side]}")
         if not head[0]:
-            sides[0] = sides[0][0].upper() + sides[0][1:]
+            sides = [text[0].upper() + text[1:] for text in sides]  # German nouns have a capital anyway
         yield sides[0], sides[1]
 
 
-def quoted_words(words: Sequence[Pair], draw: Random, count: int) -> Iterator[Pair]:
+def quoted_words(
+    words: Sequence[Pair], draw: Random, count: int, frames: Sequence[Pair] = tuple(QUOTED)
+) -> Iterator[Pair]:
     for _ in range(count):
-        word, frame = one_of(draw, words), one_of(draw, _QUOTED)
+        word, frame = one_of(draw, words), one_of(draw, frames)
         yield frame[0].replace("{w}", word[0]), frame[1].replace("{w}", word[1])
 
 
-def spoken(pairs: Iterable[Pair], names: Sequence[str], draw: Random) -> Iterator[Pair]:
+def spoken(
+    pairs: Iterable[Pair], names: Sequence[str], draw: Random, frames: Sequence[Pair] = tuple(SPOKEN)
+) -> Iterator[Pair]:
     """Short sentences between quotation marks, with who said them."""
     for pair in pairs:
-        if all(text.endswith(".") and 8 < len(text) < 70 and not set(text) & set('"„“”') for text in pair):
-            frame, name = one_of(draw, _SPOKEN), one_of(draw, names)
+        if all(text.endswith(".") and 8 < len(text) < 70 and not set(text) & set('"„“”«»') for text in pair):
+            frame, name = one_of(draw, frames), one_of(draw, names)
             yield (
                 frame[0].replace("{s}", pair[0][:-1]).replace("{n}", name),
                 frame[1].replace("{s}", pair[1][:-1]).replace("{n}", name),
@@ -138,7 +157,7 @@ def stressed(pairs: Iterable[Pair], lexicon: dict[str, set[str]], draw: Random) 
 
 
 def lexicon_of(entries: Iterable[Pair]) -> dict[str, set[str]]:
-    """German words by English word, all in small letters; of entries with one word on each side."""
+    """Words of the other language by English word, all in small letters; of entries with one word on each side."""
     lexicon: dict[str, set[str]] = defaultdict(set)
     for english, german in entries:
         if _WORD.fullmatch(english) and _WORD.fullmatch(german):

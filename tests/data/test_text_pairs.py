@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard.data.corpus import CorpusRange
-from regard.data.feed import Feed, Part
+from regard.data.feed import Feed, Part, PreparedUpdate
 from regard.data.sampler import Sampler
 from regard.data.store import Store
 from regard.data.text_pairs import TextPairPacking, TextPairs, TextPairSlotBatch, fit_pair_slots, make_pair_batch
@@ -88,10 +88,10 @@ def test_a_feed_visits_every_pair_once_an_epoch_and_resumes(with_slots: bool) ->
             accumulate=1 if with_slots else 2,
         )
 
-    def first_ids(update: object) -> list[int]:
+    def first_ids(update: PreparedUpdate) -> list[int]:
         """The word of each first text, which tells the pairs apart."""
         found = []
-        for part in update.parts:  # type: ignore[attr-defined]
+        for part in update.parts:
             batch = feed.slots.unpack(part) if feed.slots is not None else part
             starts = torch.nonzero(batch.layout.positions == 0).flatten()
             used = int((batch.groups[:, 0] >= 0).sum()) if isinstance(batch, TextPairSlotBatch) else len(batch.groups)
@@ -99,7 +99,7 @@ def test_a_feed_visits_every_pair_once_an_epoch_and_resumes(with_slots: bool) ->
         return found
 
     feed = feed_of()
-    updates = []
+    updates: list[PreparedUpdate] = []
     while not updates or updates[-1].epoch < 2:
         updates.append(next(feed))
     for epoch in (0, 1):

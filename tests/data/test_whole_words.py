@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from regard.data.corpus import CorpusRange
 from regard.data.feed import Part
 from regard.data.masking import LONGEST_WORD, MaskedPacking, MaskedPieces, Masking, TextPieces, fit_masked_slots
 from regard.data.pieces import group_words
+from regard.data.sampler import Sampler
 from regard.data.tokenizer import Tokenizer
 from regard.data.whole_words import WordTable
 from tests.data.test_rows import column_of
@@ -166,13 +168,14 @@ def test_the_count_is_that_of_all_micro_batches_also_of_other_processes(with_slo
     pieces = pieces_of([document(5 + n % 9) for n in range(40)])
     slots = fit_masked_slots(pieces, MASKING, 400, 130) if with_slots else None
     packing = MaskedPacking(pieces, MASKING, slots)
+    sampler = Sampler(pieces.costs, 400, 7, pieces.corpora, slots, noun="piece")
     parts = [Part(np.arange(start, start + 10), 3) for start in (0, 10, 20, 30)]
 
-    def labels(part: object) -> int:
-        batch = slots.unpack(part) if slots is not None else part  # type: ignore[arg-type]
-        return int((batch.labels >= 0).sum())  # type: ignore[attr-defined]
+    def labels(part: Any) -> int:
+        batch = slots.unpack(part) if slots is not None else part
+        return int((batch.labels >= 0).sum())
 
-    whole = packing.pack(parts, slice(0, 4), None)  # type: ignore[arg-type]
-    halves = [packing.pack(parts, own, None) for own in (slice(0, 2), slice(2, 4))]  # type: ignore[arg-type]
+    whole = packing.pack(parts, slice(0, 4), sampler)
+    halves = [packing.pack(parts, own, sampler) for own in (slice(0, 2), slice(2, 4))]
     assert sum(map(labels, whole.parts)) == whole.count == halves[0].count == halves[1].count
     assert [labels(part) for half in halves for part in half.parts] == [labels(part) for part in whole.parts]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import random
@@ -16,15 +17,16 @@ import transformers
 
 import regard
 from regard.bundle import Bundle
+from regard.data.labelled import split_words
 from regard.errors import UserError
 from regard.explain.attribution import integrated_gradients, log_odds
 from regard.explain.encoder_explainer import EncoderExplainer
 from regard.explain.encoder_explanation import Attribution, EncoderExplanation
 from regard.explain.explanation import by_words
-from regard.explain.lines import window_note
+from regard.explain.lines import lines, window_note
 from regard.generate.encoding import EncoderInput
 from regard.generate.engines.encoder_engine import TorchEncoder
-from regard.understanding.tagger import split_words
+from regard.importing.transformers import import_model
 from tests import encoders
 from tests.explain.encoder_models import DECIDING, text_with
 
@@ -64,7 +66,8 @@ def their_parts(
         row = logits if place is None else logits[place]
         odds = row[number] - torch.cat((row[:number], row[number + 1 :])).logsumexp(0)
         parts += torch.autograd.grad(odds, vectors)[0] / steps
-    return ((text - baseline) * parts).sum(1)
+    found: torch.Tensor = ((text - baseline) * parts).sum(1)
+    return found
 
 
 @pytest.mark.parametrize("task", ["classify", "tag", "fill"])
@@ -142,8 +145,8 @@ def test_the_word_that_decides_has_the_largest_part(encoder_models: dict[str, tu
         assert words[best] == deciding
         of_text = slice(1, len(words) - 1)
         assert int(np.argmax(falls[of_text])) + 1 == best  # leaving it out says so, too
-        orders = [np.argsort(np.argsort(some[of_text])) for some in (parts, falls)]
-        ranks.append(np.corrcoef(*orders)[0, 1])
+        first, second = (np.argsort(np.argsort(some[of_text])).astype(float) for some in (parts, falls))
+        ranks.append(float(np.corrcoef(first, second)[0, 1]))
     assert np.mean(ranks) > 0.5
 
 
@@ -307,6 +310,52 @@ def test_what_makes_no_sense_is_refused(
     with pytest.raises(UserError) as refused:
         explain(task, text, **options)
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize("answer", ["several", "number"])
+def test_several_labels_and_numbers_have_their_own_logits(tmp_path: Path, answer: str) -> None:
+    original = encoders.write_model(tmp_path / "original", "BertForSequenceClassification")
+    problem, labels = (
+        ("multi_label_classification", encoders.LABELS) if answer == "several" else ("regression", {0: "score"})
+    )
+    config = transformers.AutoConfig.from_pretrained(original)
+    config.problem_type, config.id2label = problem, labels
+    config.label2id = {label: n for n, label in labels.items()}
+    torch.manual_seed(2)
+    model = transformers.BertForSequenceClassification(config).eval()
+    model.save_pretrained(original)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(original)
+    bundle = import_model(original, tmp_path / "bundle", compare=False).bundle
+    found = EncoderExplainer(bundle).explain(TEXT)
+    inputs = tokenizer(TEXT, return_tensors="pt")
+    hidden = {**inputs, "input_ids": torch.where(inputs["input_ids"] > 4, tokenizer.mask_token_id, inputs["input_ids"])}
+    with torch.no_grad():
+        with_words, without = model(**inputs).logits[0], model(**hidden).logits[0]
+    for one in found.attributions:
+        assert one.value == pytest.approx(float(with_words[one.id]), abs=1e-5)
+        assert one.hidden_value == pytest.approx(float(without[one.id]), abs=1e-5)
+        assert sum(one.pieces) == pytest.approx(one.value - one.hidden_value, abs=one.error + 1e-4)
+    if answer == "number":
+        [one], [prediction] = found.attributions, found.predictions
+        assert one.probability is None and prediction.number == one.value and not prediction.candidates
+        assert next(lines(found)).startswith(f"score {one.value:.4f} (with the words hidden ")
+        with pytest.raises(UserError, match="label is for models with labels, but this one gives a number"):
+            EncoderExplainer(bundle).explain(TEXT, label="score")
+    else:
+        wanted = {labels[n]: share for n, share in enumerate(with_words.sigmoid().tolist())}
+        assert {one.text: one.probability for one in found.predictions[0].candidates} == pytest.approx(wanted, abs=1e-5)
+
+
+def test_pairs_are_for_models_of_pairs(encoder_models: dict[str, tuple[Path, Bundle]]) -> None:
+    bundle = bundle_of(encoder_models, "classify")
+    single, pairs = (EncoderExplainer(dataclasses.replace(bundle, takes_pairs=some)) for some in (False, True))
+    assert single.split("a\tb") == "a\tb" and pairs.split("a\tb") == ("a", "b")
+    with pytest.raises(UserError, match="must be a single text"):
+        single.explain(("a", "b"))
+    with pytest.raises(UserError, match="must be a pair"):
+        pairs.explain("a")
+    assert EncoderExplainer(bundle_of(encoder_models, "tag")).split("a\tb") == "a\tb"
+    assert EncoderExplainer(bundle_of(encoder_models, "embed")).split("a\tb") == ("a", "b")
 
 
 def test_a_model_explains_with_its_own_weights(

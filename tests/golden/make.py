@@ -22,11 +22,12 @@ from regard.export import export
 from regard.generate.engines.torch_engine import load_model
 from regard.importing.transformers import import_model
 from regard.layout import SequenceLayout
-from regard.recipe import load_recipe
+from regard.recipe import load_recipe, recipe_from_dict
 from regard.training.run import train
 from tests import json_tokenizers
 from tests.families.checkpoints import make_original
 from tests.tiny import reversal_pairs, write_pairs, write_recipe
+from tests.toy_directions import values
 
 GOLDEN = Path(__file__).parent
 SENTENCES = ["a b c", "p o n m", "k", "", "h e l"]
@@ -37,13 +38,20 @@ def main() -> None:
     target = GOLDEN / f"bundle-{FORMAT}"
     if target.exists():
         raise UserError(f"{target}: exists already, and a golden bundle is never written again")
-    {1: train_bundle, 2: quantise_bundle, 3: import_bundle}[FORMAT](target)
+    {1: train_bundle, 2: quantise_bundle, 3: import_bundle, 4: train_directions}[FORMAT](target)
     expected = likeliest(load_bundle(target)) if FORMAT == 3 else translations(target)
     target.with_suffix(".json").write_text(json.dumps(expected, indent=2) + "\n", encoding="utf-8")
 
 
 def translations(target: Path) -> list[dict[str, Any]]:
-    found = load(target, device="cpu").translate(SENTENCES)
+    model = load(target, device="cpu")
+    if model.bundle.directions:
+        return [
+            {"source": source, "target": to, "translation": model.translate(source, target=to)}
+            for to in model.bundle.tokenizer.targets
+            for source in (SENTENCES if to != "low" else [sentence.upper() for sentence in SENTENCES])
+        ]
+    found = model.translate(SENTENCES)
     return [{"source": source, "translation": one} for source, one in zip(SENTENCES, found, strict=True)]
 
 
@@ -73,6 +81,14 @@ def import_bundle(target: Path) -> None:
 def quantise_bundle(target: Path) -> None:
     """Format 2 is format 1 with its weights stored small."""
     export(load_bundle(GOLDEN / "bundle-1"), "bundle", target, "int8")
+
+
+def train_directions(target: Path) -> None:
+    """Format 4 holds models for several directions; its weights are stored small."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        train(recipe_from_dict(values(folder)), folder / "run")
+        export(load_bundle(folder / "run" / "model"), "bundle", target, "int8")
 
 
 def train_bundle(target: Path) -> None:

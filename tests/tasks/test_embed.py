@@ -39,7 +39,7 @@ GERMAN = "eins zwei drei vier fünf sechs sieben acht neun zehn rot blau grün s
 def pairs(count: int, seed: int) -> list[tuple[str, str]]:
     """Words and their translations in another order; some English texts have two."""
     draw = random.Random(seed)
-    found = []
+    found: list[tuple[str, str]] = []
     while len(found) < count:
         words = draw.sample(range(len(ENGLISH)), draw.randint(2, 4))
         first = " ".join(ENGLISH[n] for n in words)

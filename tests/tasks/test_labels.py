@@ -253,7 +253,7 @@ def test_notes_name_what_looks_wrong(tmp_path: Path) -> None:
     table.write_text(table.read_text() + once + "food\tbread\ncolour\tBread!\nfood\t\n\tno label\n", encoding="utf-8")
     (tmp_path / "test.tsv").write_text((tmp_path / "test.tsv").read_text() + "food\tbread.\n", encoding="utf-8")
     said = quiet(recipe, tmp_path / "run")
-    assert "1 label occurs only once, too little to learn and to measure: once" in said
+    assert "1 label occurs only once, too rarely to learn or to measure: once" in said
     assert "the labels are unbalanced" in said and "train.class_weights=balanced" in said
     assert "of them with another label, first train.tsv, lines" in said
     assert "data.test: " in said and "also in data.train" in said
@@ -261,7 +261,7 @@ def test_notes_name_what_looks_wrong(tmp_path: Path) -> None:
     words = tmp_path / "words"
     recipe = write_recipe(words, "tag", steps=1)
     (words / "train.conll").write_text("a\tO\nb\tI-animal\n\n" + (words / "train.conll").read_text(), encoding="utf-8")
-    assert "1 tag continues no span: " in (told := quiet(recipe, words / "run"))
+    assert "1 I- tag continues no span: " in (told := quiet(recipe, words / "run"))
     assert "train.conll, line 2: I-animal after O" in told
 
 

@@ -71,6 +71,18 @@ def test_abbreviations_names_and_other_text_stay_as_they_are(text: str) -> None:
     assert sentence_case(text, "en-de") is None
 
 
+def test_french_capitals_often_lack_their_accents(tmp_path: Path) -> None:
+    lines = ["défense d'entrer", "porte réservée au personnel", "fermé le lundi à partir de midi", "la mer a mis"] * 20
+    tokenizer = Tokenizer.train(lines, 500, tmp_path / "tokenizer")
+
+    def written(text: str) -> str | None:
+        return to_sentence_case(text, (), tokenizer, ("fr", "en"))
+
+    assert written("DEFENSE D'ENTRER") == written("DÉFENSE D'ENTRER") == "Défense d'entrer"
+    assert written("PORTE RESERVEE AU PERSONNEL") == "Porte réservée au personnel"
+    assert written("FERME LE LUNDI A MIDI") == "Fermé le lundi a midi"  # "a" and "à" are both words
+
+
 def test_languages_with_two_letters_i_are_left_alone() -> None:
     text, tokenizer = "PLEASE CLOSE THE DOOR", vocabulary("en-de")
     assert to_sentence_case(text, [], tokenizer, ("en", "de")) == "Please close the door"

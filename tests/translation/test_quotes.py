@@ -144,6 +144,37 @@ def test_a_model_that_writes_other_marks_is_corrected(
     assert translated(tokenizer, Says(tokenizer, said), line, ("de", "en")) == expected
 
 
+@pytest.mark.parametrize(
+    ("line", "said", "languages", "expected"),
+    [
+        ("“It was late”, he said.", "“it was late”, he said", ("en", "fr"), "«\u00a0it was late\u00a0», he said"),
+        ("“It was late”", "« it was late »", ("en", "fr"), "«\u00a0it was late\u00a0»"),
+        ('"It was late"', "«it was late»", ("en", "fr"), "«\u00a0it was late\u00a0»"),
+        ('"It was late"', '"it was late"', ("en", "fr"), '"it was late"'),  # the model's choice
+        ("« It was late », he said", "« it was late », he said", ("fr", "en"), '"it was late", he said'),
+        ("«\u202fIt was late\u202f»", '" it was late "', ("fr", "en"), '"it was late"'),
+        ("« it was « late » »", "« it was “late” »", ("fr", "de"), "„it was ‚late‘“"),
+        ("« It was late.", "“it was late.", ("fr", "en"), '"it was late.'),
+    ],
+)
+def test_french_has_blanks_inside_its_marks(
+    line: str, said: str, languages: tuple[str, str], expected: str, tokenizer: Tokenizer
+) -> None:
+    assert translated(tokenizer, Says(tokenizer, said), line, languages) == expected
+
+
+def test_a_model_of_french_is_shown_its_own_marks(tokenizer: Tokenizer) -> None:
+    engine = Forgetful(tokenizer)
+    translated(tokenizer, engine, "« The house » is small", ("fr", "en"))
+    assert engine.shown[0] == "« The house » is small"
+
+
+def test_words_of_french_stay_as_they_are(tokenizer: Tokenizer) -> None:
+    options = TranslationOptions(guard=True, languages=("en", "fr"), words=True)
+    [result] = Translator(tokenizer, Says(tokenizer, "“the house” it"), options, 100).translate(["“the house” it"])
+    assert [word.text for word in result.translations[0].words] == ["«", "the", "house", "»", "it"]
+
+
 def test_marks_that_are_lost_are_kept_as_reserved_pieces(tokenizer: Tokenizer) -> None:
     engine = Forgetful(tokenizer, forgets="\"'")
     assert translated(tokenizer, engine, "“We”, he said, “went ‘home’.”") == "„We“, he said, „went ‚home‘.“"

@@ -8,23 +8,23 @@ const at = (id) => document.getElementById(id);
 
 // What the view is called: by the tasks of its models.
 export function titleOf(encoders) {
-  const tasks = encoders.map(([, task]) => task);
+  const tasks = encoders.map(([, { task }]) => task);
   if (tasks.includes("classify") || tasks.includes("tag")) return "Labels";
   return tasks.includes("fill") ? "Blanks" : "Similarity";
 }
 
 export function startLabels(encoders) {
   const { element, showEncoder } = globalThis.regardExplain;
-  const tasks = Object.fromEntries(encoders);
+  const served = Object.fromEntries(encoders);
   const [text, second, model, status, button, out] = ["read-text", "read-second", "read-model", "read-said", "read-button", "read-out"].map(at);
   const known = ["classify", "tag", "fill", "embed"];
-  const names = encoders.map(([name]) => name).sort((a, b) => known.indexOf(tasks[a]) - known.indexOf(tasks[b]));
+  const names = encoders.map(([name]) => name).sort((a, b) => known.indexOf(served[a].task) - known.indexOf(served[b].task));
   model.replaceChildren(...names.map((name) => element("option", { value: name }, name)));
   at("read-model-field").hidden = names.length < 2;
   let controller = null;
   let hasStarted = false;
-  const task = () => tasks[model.value];
-  const takesTwo = () => task() === "classify" || task() === "embed";
+  const task = () => served[model.value].task;
+  const takesTwo = () => served[model.value].texts.includes(2);
 
   // `options`: the label, tag or token to explain instead of the likeliest.
   async function read(options = {}) {
@@ -64,8 +64,9 @@ export function startLabels(encoders) {
     text.placeholder = task() === "fill" ? "a text with ___ for a blank" : "";
     const examples = [EXAMPLE, ...Object.values(EXAMPLES), ""];
     if (examples.includes(text.value)) text.value = EXAMPLES[task()] ?? EXAMPLE;
-    if (task() === "embed" && !second.value) second.value = SECOND;
-    if (task() !== "embed" && second.value === SECOND) second.value = "";
+    const wantsTwo = task() === "embed" || !served[model.value].texts.includes(1);
+    if (wantsTwo && !second.value) second.value = SECOND;
+    if (!wantsTwo && second.value === SECOND) second.value = "";
   }
 
   function showStatus(message, isProblem = false) {

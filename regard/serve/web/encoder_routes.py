@@ -1,4 +1,4 @@
-"""What models without a decoder answer: /classify, /tag and /fill. `openai_embeddings.py` has their vectors."""
+"""The routes of models without a decoder: /classify, /tag and /fill. `openai_embeddings.py` has their vectors."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class ClassifyFields(ModelFields):
         None,
         gt=0,
         lt=1,
-        description="a number above 0 and below 1: of several labels, those from this probability on are given",
+        description="a number above 0 and below 1: with several labels, the lowest probability of a label that is given",
     )
 
     @property
@@ -80,9 +80,9 @@ class ClassifyFields(ModelFields):
 class ClassifiedReply(BaseModel):
     """The labels of a text, or its number."""
 
-    labels: list[str] = Field(description="one label; of several, those from the threshold on; none of an empty text")
-    probabilities: dict[str, float] = Field(description="of the labels that were asked for, the likeliest first")
-    number: float | None = Field(description="in place of labels, from a model of numbers")
+    labels: list[str] = Field(description="one label, or several with at least the threshold; none for an empty text")
+    probabilities: dict[str, float] = Field(description="of the k most likely labels, best first")
+    number: float | None = Field(description="instead of labels, if the model gives a number")
     windows: int = Field(description="in how many parts the text was read")
 
 

@@ -10,7 +10,7 @@ from importlib.resources import files
 from fastapi import APIRouter, Request, Response
 
 from regard.serve.web.context import context_of
-from regard.serve.web.schemas import PageLanguage, PageLanguages, PageSettings
+from regard.serve.web.schemas import PageEncoder, PageLanguage, PageLanguages, PageSettings
 from regard.serve.web.status import HttpRefused
 from regard.translation.documents.formats import MEDIA_TYPES
 from regard.translation.languages import language_name
@@ -95,5 +95,8 @@ async def settings(request: Request) -> PageSettings:
         training=context.watch is not None,
         writers=list(service.writers),
         chatting=[name for name, writer in service.writers.items() if writer.has_chat],
-        encoders={name: encoder.bundle.task for name, encoder in service.encoders.items()},
+        encoders={
+            name: PageEncoder(task=encoder.bundle.task, texts=list(encoder.num_texts))
+            for name, encoder in service.encoders.items()
+        },
     )

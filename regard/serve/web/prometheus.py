@@ -95,8 +95,8 @@ class Metrics:
 
     def render(self, service: Service) -> bytes:
         """The metrics in Prometheus's text format."""
-        for (source, target), served in service.pairs.items():
-            self.waiting.labels(f"{source}-{target}").set(sum(batcher.waiting_tokens for batcher in served.batchers))
+        for served in service.models:
+            self.waiting.labels(served.name).set(sum(batcher.waiting_tokens for batcher in served.batchers))
         for one in service.named:
             self.waiting.labels(one.name).set(one.batcher.waiting_tokens)
         return generate_latest(self._collected())

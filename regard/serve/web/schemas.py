@@ -479,6 +479,13 @@ class PageLanguages(BaseModel):
     target: PageLanguage
 
 
+class PageEncoder(BaseModel):
+    """A model without a decoder."""
+
+    task: str
+    texts: list[int] = Field(description="how many texts it reads at once: one, two or either")
+
+
 class PageSettings(BaseModel):
     """LibreTranslate's fields, and our own: `alternatives`, `fileBytes`, `glossary`, `terms`, `termCharacters`, `training`,
     `writers`, `chatting`, `encoders`."""
@@ -499,7 +506,7 @@ class PageSettings(BaseModel):
     training: bool
     writers: list[str] = Field(description="the language models, by name")
     chatting: list[str] = Field(description="those of them with a chat template")
-    encoders: dict[str, str] = Field(description="the models without a decoder: names to tasks")
+    encoders: dict[str, PageEncoder] = Field(description="the models without a decoder, by name")
 
 
 class TrainingSample(BaseModel):

@@ -97,6 +97,22 @@ def translate_local(
         raise UserError(f"{source}: {str(error).removeprefix('file ')}") from None
 
 
+def sample_of_file(source: Path, column: str | None = None) -> list[str]:
+    """The texts of a document, to tell its language by."""
+    from regard.translation.documents.readers import open_document  # here: plain text does not need the readers
+
+    kind = find_kind(source.name)
+    check_regular(source, "a document is read more than once")
+    try:
+        if kind is None:
+            check_is_text(source)
+        return list(open_document(source.read_bytes(), kind or "txt", LOCAL_BYTES, column, "").texts)
+    except OSError as error:
+        raise UserError(f"{source}: cannot be read ({error.strerror})") from None
+    except InputError as error:
+        raise UserError(f"{source}: {str(error).removeprefix('file ')}") from None
+
+
 # --- folders ---
 
 

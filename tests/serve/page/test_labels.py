@@ -103,7 +103,9 @@ def test_one_encoder_needs_no_name_and_keys_are_needed_where_there_are_keys(
         assert server.post("/explain", json={"q": TEXT}).status_code in (401, 403)
         answer = server.post("/explain", json={"q": TEXT, "api_key": key})
         assert answer.status_code == 200 and answer.json()["attributions"][0]["answer"] == "animal"
-        assert server.get("/frontend/settings").json()["encoders"] == {"my-classify": "classify"}
+        assert server.get("/frontend/settings").json()["encoders"] == {
+            "my-classify": {"task": "classify", "texts": [1, 2]}
+        }
 
 
 # --- the view ---

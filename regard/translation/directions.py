@@ -1,0 +1,65 @@
+"""Which direction of a translation model is meant: by its languages, else by the language of the text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from regard.errors import UserError
+from regard.translation.detection import sample_of
+from regard.translation.languages import match_code, rank_languages
+
+Direction = tuple[str, str]  # codes of source and target
+
+
+def choose_direction(
+    directions: Sequence[Direction], source: str | None, target: str | None, sample: Iterable[str] = ()
+) -> Direction:
+    """The direction with these languages, as people write them; None may be any. Of several the one whose source the sample is in.
+
+    >>> choose_direction([("en", "fr"), ("fr", "en")], None, "FR")
+    ('en', 'fr')
+    """
+    fitting = fitting_directions(directions, source, target)
+    if not fitting:
+        wanted = " ".join(f"{word} {code}" for word, code in (("from", source), ("to", target)) if code is not None)
+        raise UserError(f"{wanted}: there is no such direction; this model translates {shown(directions)}")
+    if len(fitting) == 1:
+        return fitting[0]
+    found = _likeliest(sample_of(sample), [one for one, _ in fitting])
+    of_language = [pair for pair in fitting if pair[0] == found] if found else []
+    if len(of_language) == 1:
+        return of_language[0]
+    if len({to for _, to in fitting}) == 1:
+        return fitting[0]  # the source language changes nothing that the model reads
+    raise UserError(
+        f"the model translates {shown(of_language or fitting)}, and the text does not show which is meant: name the target "
+        f"language, with --to or with `target` in Python"
+    )
+
+
+def fitting_directions(directions: Sequence[Direction], source: str | None, target: str | None) -> list[Direction]:
+    """The directions with these languages, as people write them; None may be any."""
+    sources, targets = ({pair[side] for pair in directions} for side in (0, 1))
+    from_ = None if source is None else match_code(source, sources)
+    to = None if target is None else match_code(target, targets)
+    return [pair for pair in directions if (source is None or pair[0] == from_) and (target is None or pair[1] == to)]
+
+
+def shown(directions: Iterable[Direction]) -> str:
+    """Directions for people.
+
+    >>> shown([("en", "fr"), ("fr", "en")])
+    'en → fr, fr → en'
+    """
+    return ", ".join(f"{source} → {target}" for source, target in directions)
+
+
+def _likeliest(text: str, codes: Sequence[str]) -> str | None:
+    """Which of these languages a text is in; None if that cannot be told."""
+    if not any(map(str.isalpha, text)):
+        return None
+    try:
+        ranking = rank_languages(text)
+    except UserError:  # the package that classifies is not installed
+        return None
+    return next((own for code, _ in ranking if (own := match_code(code, codes)) is not None), None)
