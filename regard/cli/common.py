@@ -174,8 +174,8 @@ def load_model(
     model = load(folders, device=device, batch=batch, engine=arguments.engine, task=task, adapter=adapter)
     if task != "translate":
         return model
-    named = (getattr(arguments, name, None) for name in ("to_language", "from_language"))
-    return model.toward(*named, sample)
+    target, source = (getattr(arguments, name, None) for name in ("to_language", "from_language"))
+    return model.toward(target, source, sample)
 
 
 def read_texts(arguments: argparse.Namespace, wanted: str = "TEXT, -i FILE or standard input") -> list[str]:

@@ -72,5 +72,5 @@ class Explainers:
 
             same = (one for one in self._made.values() if one.bundle.folder == served.bundle.folder)
             first = next(same, None)
-            self._made[pair] = Explainer(served.bundle, first and first.engine)
+            self._made[pair] = Explainer(served.bundle, None if first is None else first.engine)
         return self._made[pair]

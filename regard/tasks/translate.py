@@ -112,8 +112,8 @@ def hold_out(
     test: list[Texts] = []
     for number, (languages, some) in enumerate(by_direction.items()):
         pairs = (texts[:2] for corpus in some for texts in read(corpus))
-        wanted = (_share(int(count), number, len(by_direction)) for count in (num_valid, num_test))
-        chosen = choose_held_out(pairs, *wanted, seed)
+        for_valid, for_test = (_share(int(count), number, len(by_direction)) for count in (num_valid, num_test))
+        chosen = choose_held_out(pairs, for_valid, for_test, seed)
         valid += [(*pair, *languages) for pair in chosen.valid]
         test += [(*pair, *languages) for pair in chosen.test]
     return HeldOut(valid, test, compared=2, crosswise=len(by_direction) > 1), list(corpora)

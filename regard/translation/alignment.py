@@ -27,11 +27,11 @@ class TextAlignment:
 
 
 def align_texts(
-    engine: Engine, tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]], max_length: int, target: str = ""
+    engine: Engine, tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]], max_length: int, language: str = ""
 ) -> list[TextAlignment]:
     """Align texts with their translations, from this model or elsewhere. A text longer than `max_length` tokens, the most that the
-    model was trained on, gets words but no pairs. `target` is the language of the translations."""
-    tag = tokenizer.target_tag(target)
+    model was trained on, gets words but no pairs. `language` is that of the translations."""
+    tag = tokenizer.target_tag(language)
     read = [_read(tokenizer, tag, *pair) for pair in pairs]
     short = [
         number

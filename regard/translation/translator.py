@@ -92,6 +92,6 @@ class Translator:
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[list[float]]:
         """Log-probabilities of the tokens of given translations, the end token last."""
-        stripped = ([line.strip() for line in lines] for lines in (sources, targets))
-        targets = [self.text_side.options.languages[1]] * len(sources)
-        return self.engine.score(*encode_pairs(self.text_side.tokenizer, *stripped, targets))
+        src, tgt = ([line.strip() for line in lines] for lines in (sources, targets))
+        languages = [self.text_side.options.languages[1]] * len(sources)
+        return self.engine.score(*encode_pairs(self.text_side.tokenizer, src, tgt, languages))
