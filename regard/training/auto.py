@@ -141,7 +141,9 @@ def _run_lines(recipe: Recipe, records: int, tokens: int, is_dry_run: bool, init
             )
             whole = TASK_SETTINGS[recipe.task].has_labels  # records are held out whole, and not the ends of them
             named = [
-                f"{_amount(wanted, len(each), task.NOUN, whole)} for {name}" for name, wanted, each in parts if each
+                f"{_amount(wanted, len(each), task.NOUN, whole)} for {name}"
+                for name, wanted, each in parts
+                if each and not isinstance(wanted, tuple)
             ]
             held_out.append(f"held out: {' and '.join(named)}")
     length = None if speed.rate is None else _epochs(recipe.train, speed.rate, tokens)

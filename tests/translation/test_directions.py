@@ -443,8 +443,8 @@ def test_a_server_lists_and_serves_every_direction(run: Path) -> None:
             text, expected = made(1, 5, source, target)[0]
             fields = {"q": text, "source": source, "target": target}
             assert server.post("/translate", json=fields).json()["translatedText"] == expected
-        fields = {"text": ["a b"], "source_lang": "low", "target_lang": "GRE"}
-        assert server.post("/v2/translate", json=fields).json()["translations"][0]["text"] == "α β"
+        texts = {"text": ["a b"], "source_lang": "low", "target_lang": "GRE"}
+        assert server.post("/v2/translate", json=texts).json()["translations"][0]["text"] == "α β"
         refused = server.post("/translate", json={"q": "a", "source": "low", "target": "de"})
         assert refused.status_code == 400 and "gre, low, up" in refused.json()["error"]
         aligned = {"q": "a b", "source": "low", "target": "gre", "alignments": True}
