@@ -53,7 +53,7 @@ def shown(model: ListedModel) -> str:
 def test_scores_continue_below_themselves_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = ("news", "talks", "europarl", "multi30k", "tatoeba", "software")
     sets = {kind: {"metrics": {"bleu": {"name": "BLEU", "score": 20.0 + n}}} for n, kind in enumerate(kinds)}
-    bundle = SimpleNamespace(facts={"scores": sets}, task="translate", source="en", target="de")
+    bundle = SimpleNamespace(facts={"scores": sets}, task="translate", pairs=(("en", "de"),))
     monkeypatch.setattr(ListedModel, "size", 5_000_000)
     model = ListedModel("local", "x", Path("x"), bundle)
     [header, whole] = _table([model])

@@ -51,7 +51,7 @@ class TextPairs:
 
     >>> from regard.data.store import Column
     >>> first, second = Column(np.array([5, 6, 7]), np.array([0, 2, 3])), Column(np.array([8, 9]), np.array([0, 1, 2]))
-    >>> pairs = TextPairs(Store({"source": first, "target": second}, []), 4, (1,), (2,))
+    >>> pairs = TextPairs(Store({"source": first, "target": second}, [], {}), 4, (1,), (2,))
     >>> pairs.gather(np.array([0])).ids.tolist()
     [1, 5, 6, 2, 1, 8, 2]
     """

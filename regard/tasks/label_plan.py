@@ -129,7 +129,7 @@ def _plan(
 def _epochs(texts: int, has_encoder: bool) -> float:
     """More passes over fewer texts."""
     if has_encoder:
-        return float(max(2, min(30, round(80_000 / max(1, texts)))))
+        return float(max(2, min(10, round(40_000 / max(1, texts)))))
     return float(max(3, min(30, round(200_000 / max(1, texts)))))
 
 

@@ -92,6 +92,8 @@ def test_the_specification_is_where_libretranslate_has_it(server: Running) -> No
 
 def test_the_context_decides_the_language_of_a_text_that_is_too_short() -> None:
     models: list[Any] = [SimpleNamespace(bundle=SimpleNamespace(source=code, target="fr")) for code in ("de", "en")]
+    for model in models:
+        model.of_each_direction = lambda model=model: [model]
     service = Service(models, Limits())
     german = "Der Vertrag wurde gestern von beiden Seiten unterschrieben und liegt nun vor."
     english = "The contract was signed by both parties yesterday and is now on the table."
