@@ -42,11 +42,12 @@ for question in "Does my text leave my computer?" "Which languages can it detect
 done
 
 echo
-echo "A classifier from 350 labelled requests (data/snips), from the built-in encoder:"
-"$regard" train data/snips/requests.tsv --out "$work/requests" --set train.epochs=4 >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+echo "A classifier from 300 questions of bank customers (data/banking77), from the built-in encoder; scored on 200 others:"
+"$regard" train data/banking77/train.tsv --test data/banking77/test.tsv --out "$work/questions" --set train.epochs=2 \
+    >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 sed -n 's/^scores  /  /p' "$work/log"
-printf '%s\n' 'play some jazz' 'will it rain in Kyoto tomorrow?' 'a table for two at seven, please' 'that novel deserves four stars' |
-    "$regard" classify -m "$work/requests" 2>"$work/log" | sed 's/^/  /' || { cat "$work/log"; exit 1; }
+printf '%s\n' 'How can I pick a new PIN?' 'My wallet is gone, and the card was in it.' 'Is my 12-year-old son allowed to have one?' |
+    "$regard" classify -m "$work/questions" 2>"$work/log" | sed 's/^/  /' || { cat "$work/log"; exit 1; }
 
 echo
 echo "What next:"

@@ -48,6 +48,7 @@ from regard.version import __version__
 
 LAST = "last checkpoint"
 UNCHANGED = "the model in train.init, unchanged"
+FITTED = "the encoder in train.init with a fitted head"  # as it is before the first step with train.fit_head
 _ROUNDING = 1e-3  # share of a change that fp32 may lose
 
 
@@ -149,8 +150,11 @@ def start_weights(trainer: Trainer, folder: RunFolder) -> tuple[dict[str, Tensor
     try:
         weights = load_start(folder.start)
     except UserError as error:
-        trainer.note(f"no step beat the model in train.init; its weights cannot be written: {error}")
+        trainer.note(f"no step beat the model before the first step; its weights cannot be written: {error}")
         return None
+    if trainer.recipe.fit_head:
+        trainer.note(f"{_no_step_beat(trainer)}, so that is the model; for the encoder to learn, {_GENTLER}")
+        return weights, FITTED
     trainer.note(f"{_no_step_beat(trainer)}, so that model is written, unchanged; {_GENTLER}")
     return weights, UNCHANGED
 
@@ -168,7 +172,8 @@ _GENTLER = "try a lower train.lr, fewer steps or more text"
 def _no_step_beat(trainer: Trainer) -> str:
     value = trainer.state.start or 0.0
     score = FIGURES[trainer.recipe.monitor].shown(abs(value))
-    return f"no step beat the model in train.init on the validation set ({score})"
+    start = FITTED if trainer.recipe.fit_head else "the model in train.init"
+    return f"no step beat {start} on the validation set ({score})"
 
 
 def _is_intact(best: Path, trainer: Trainer) -> bool:
@@ -236,7 +241,7 @@ def _figures(valid: Mapping[str, Any]) -> dict[str, Any]:
 def write_lora(recipe: Recipe, trainer: Trainer, weights: Mapping[str, Tensor], chosen: str, folder: RunFolder) -> None:
     """Write what LoRA changed as an adapter beside the model."""
     shutil.rmtree(folder.adapter, ignore_errors=True)  # of a shorter run
-    if chosen == UNCHANGED:
+    if chosen in (UNCHANGED, FITTED):
         return
     if recipe.tokenizer.extend:
         trainer.note("no adapter is written: its base would lack the pieces that tokenizer.extend added")

@@ -62,6 +62,18 @@ def test_a_fitted_head_answers_before_the_first_step(encoder: Path, task: str, t
     assert scores[True] > {"classify": 90, "tag": 40}[task] and scores[False] < scores[True] - 30, scores
 
 
+def test_a_fitted_head_that_no_step_beats_is_the_model(encoder: Path, tmp_path: Path) -> None:
+    recipe = fitted_recipe(tmp_path, "classify", encoder, lr=0.5, warmup=1, steps=3)  # steps that destroy it
+    said = quiet(recipe, tmp_path / "run")
+    assert "no step beat the encoder in train.init with a fitted head on the validation set (accuracy" in said
+    assert "(the encoder in train.init with a fitted head)" in said and "bag of words" in said
+    assert "nothing was gained" not in said
+    bundle = load_bundle(tmp_path / "run" / "model")
+    first = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    start = next(record["accuracy"] for record in first if record["kind"] == "valid")
+    assert bundle.facts["test"]["metrics"]["accuracy"]["score"] == pytest.approx(start)  # both are the same texts
+
+
 @each_task
 def test_processes_start_with_the_same_fitted_head(encoder: Path, task: str, tmp_path: Path) -> None:
     recipe = fitted_recipe(tmp_path, task, encoder)
