@@ -264,7 +264,9 @@ def test_a_run_of_an_earlier_version_says_that_it_ended_worse(best: float, is_wo
     """It has no copy of the weights that it started from."""
     notes: list[str] = []
     trainer = SimpleNamespace(
-        state=RunState(start=-47.9, best=best), recipe=SimpleNamespace(monitor="bleu", fit_head=False), note=notes.append
+        state=RunState(start=-47.9, best=best),
+        recipe=SimpleNamespace(monitor="bleu", fit_head=False),
+        note=notes.append,
     )
     warn_if_worse(cast(Any, trainer))
     assert ["(BLEU 47.9), so the model of this run is worse" in note for note in notes] == [True] * is_worse
