@@ -59,6 +59,15 @@ def no_answers(count: int, kind: HeadKind, width: int) -> Answers:
     return [np.empty(0, np.float32)] * count
 
 
+def put_answers(found: Answers, numbers: Sequence[int], answers: Answers) -> None:
+    """Put the answers of a batch, the inputs of these numbers, into their places in what `no_answers` made."""
+    if isinstance(found, np.ndarray):
+        found[numbers] = answers
+        return
+    for number, answer in zip(numbers, answers, strict=True):
+        found[number] = answer
+
+
 def token_batches(lengths: Sequence[int], most: int, most_tokens: int) -> Iterator[list[int]]:
     """Batches of sequence numbers, the longest sequences first: at most `most` in one, and `most_tokens`, counted with padding.
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.bundle import Bundle
-from regard.generate.encoding import Answer, Answers, EncoderInput, no_answers, token_batches
+from regard.generate.encoding import Answer, Answers, EncoderInput, no_answers, put_answers, token_batches
 from regard.generate.engines import ctranslate2_specs
 from regard.generate.engines.ctranslate2_cache import converted
 from regard.generate.engines.ctranslate2_common import import_ctranslate2, open_model
@@ -54,12 +54,7 @@ class CTranslate2Encoder:
         batches = list(token_batches([len(one.ids) for one in inputs], self.batch, _BATCH_TOKENS))
 
         def run(numbers: list[int]) -> None:
-            answers = self._run([inputs[number] for number in numbers])
-            if isinstance(found, np.ndarray):
-                found[numbers] = answers
-            else:
-                for number, answer in zip(numbers, answers, strict=True):
-                    found[number] = answer
+            put_answers(found, numbers, self._run([inputs[number] for number in numbers]))
 
         with ThreadPoolExecutor(self.parallel) as threads:  # they are begun only as batches need them
             for numbers, _ in zip(batches, threads.map(run, batches), strict=True):

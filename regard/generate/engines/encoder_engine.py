@@ -18,7 +18,7 @@ from torch import Tensor
 
 from regard.bundle import Bundle
 from regard.device import pick_device, with_index
-from regard.generate.encoding import Answers, EncoderInput, no_answers, token_batches
+from regard.generate.encoding import Answers, EncoderInput, no_answers, put_answers, token_batches
 from regard.generate.engines.torch_engine import load_model
 from regard.generate.options import OnFinished
 from regard.layout import SequenceLayout
@@ -81,12 +81,10 @@ class TorchEncoder:
             numbers, answer, event = waiting.popleft()
             if event is not None:
                 event.synchronize()
-            if isinstance(found, np.ndarray):
-                found[numbers] = answer.numpy()
-            else:
-                sizes = self._sizes([inputs[number] for number in numbers])
-                for number, own in zip(numbers, np.split(answer.numpy(), np.cumsum(sizes)[:-1]), strict=True):
-                    found[number] = own
+            answers: Answers = answer.numpy()
+            if not isinstance(found, np.ndarray):
+                answers = np.split(answers, np.cumsum(self._sizes([inputs[number] for number in numbers]))[:-1])
+            put_answers(found, numbers, answers)
             if on_finished is not None:
                 on_finished(numbers)
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.bundle import Bundle
-from regard.generate.encoding import Answer, Answers, EncoderInput, no_answers, token_batches
+from regard.generate.encoding import Answer, Answers, EncoderInput, no_answers, put_answers, token_batches
 from regard.generate.engines.model_cache import cached_folder
 from regard.generate.engines.onnx_decoder import import_onnxruntime, open_session
 from regard.generate.engines.onnx_encoder_graph import CONVERTER, MODEL, convert, longest_input
@@ -44,12 +44,7 @@ class OnnxEncoder:
         """As `EncoderEngine.answers`."""
         found = no_answers(len(inputs), self.head.kind, self.width)
         for numbers in token_batches([len(one.ids) for one in inputs], self.batch, _BATCH_TOKENS):
-            answers = self._run([inputs[number] for number in numbers])
-            if isinstance(found, np.ndarray):
-                found[numbers] = answers
-            else:
-                for number, answer in zip(numbers, answers, strict=True):
-                    found[number] = answer
+            put_answers(found, numbers, self._run([inputs[number] for number in numbers]))
             if on_finished is not None:
                 on_finished(numbers)
         return found
