@@ -19,7 +19,7 @@ from regard.progress import progress
 from regard.tasks.regression import Dense, fit_linear
 from regard.understanding.label_inputs import as_input
 
-MAX_WINDOWS = 20_000  # texts, or parts of long ones, to fit on; more are sampled evenly
+MAX_TOKENS = 300_000  # of the texts to fit on; of more text a part is taken, spread evenly
 STRENGTHS = (1.0, 10.0, 100.0, 1000.0)  # inverse penalties to choose from
 HELD_OUT = 10  # every tenth row chooses the strength
 FEWEST = 50  # rows to choose it with
@@ -41,7 +41,7 @@ def fit_new_head(model: Transformer, texts: LabelledTexts, class_weights: Tensor
 
 def head_inputs(model: Transformer, texts: LabelledTexts, device: torch.device) -> tuple[Tensor, Tensor]:
     """What the output layer gets, (rows, d_model), and the target of each row: of texts their windows, of tags their words."""
-    step = -(-len(texts.windows) // MAX_WINDOWS)
+    step = max(1, -(-int(texts.costs.sum()) // MAX_TOKENS))
     windows = range(0, len(texts.windows), step)
     engine = TorchEncoder(model, device=device, in_training=True, before_output=True)
     inputs = [as_input(model.config, texts.framed(window)[:2]) for window in windows]

@@ -66,7 +66,17 @@ def resolve_recipe(recipe: Recipe, started: Recipe | None = None) -> Recipe:
         recipe = dataclasses.replace(recipe, model=ModelRecipe(own.preset, fields))
     if not recipe.train.lr:
         recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, lr=FINE_TUNING_LR))
-    return task.complete(recipe.with_defaults(protects, guards, tags), head)
+    recipe = task.complete(recipe.with_defaults(protects, guards, tags), head)
+    if recipe.train.fit_head and _comes_with_head(recipe, head, started):
+        recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, fit_head=False))
+    return recipe
+
+
+def _comes_with_head(recipe: Recipe, head: HeadConfig | None, started: Recipe | None) -> bool:
+    """Whether the init model's head is kept, so that there is none to fit. `started` has settled it."""
+    if started is not None:
+        return not started.train.fit_head
+    return head is not None and keeps_head(recipe.model.config(1000).head_settings, head)
 
 
 def _check_encoder(recipe: Recipe, bundle: Bundle) -> None:
@@ -182,18 +192,18 @@ def load_init_weights(recipe: Recipe, model: Transformer, tokenizer: Tokenizer) 
     model.load_state_dict(weights)
 
 
-def keeps_head(model: Transformer, bundle: Bundle) -> bool:
+def keeps_head(own: HeadConfig, there: HeadConfig) -> bool:
     """Whether a run goes on with the head of its init model: it has the same labels, and pools in the same way."""
-    own, there = model.config.head_settings, bundle.config.head_settings
     return all(getattr(own, name) == getattr(there, name) for name in ("kind", "labels", "answer", "pooling"))
 
 
 def _with_own_head(model: Transformer, weights: dict[str, Tensor], bundle: Bundle) -> dict[str, Tensor]:
     """The init model's weights with the model's own head, which is new unless `keeps_head`. BERT's pooler is kept."""
+    kept = keeps_head(model.config.head_settings, bundle.config.head_settings)
     found = {}
     for name, tensor in model.state_dict().items():
         is_new = name.startswith("head.") and not (name.startswith("head.pooler.") and name in weights)
-        found[name] = tensor if is_new and not keeps_head(model, bundle) else weights[name]
+        found[name] = tensor if is_new and not kept else weights[name]
     return found
 
 

@@ -26,7 +26,7 @@ from regard.training.check import pick_fast_path
 from regard.training.checkpoint import load_checkpoint, save_start
 from regard.training.display import Display
 from regard.training.fast import FastPath, missing_requirement
-from regard.training.fine_tuning import keeps_head, load_init_bundle, load_init_weights
+from regard.training.fine_tuning import load_init_weights
 from regard.training.finish import num_final_validations
 from regard.training.folder import RunFolder, out_of_time
 from regard.training.loop import RunLength, RunState, Trainer
@@ -119,8 +119,7 @@ def make_model(
         TASKS[recipe.task].begin(model, data.store)
     if recipe.train.init and is_fresh:
         load_init_weights(recipe, model, data.tokenizer)
-        if not keeps_head(model, load_init_bundle(recipe)):
-            fit_head(recipe, model, data, ranks)
+        fit_head(recipe, model, data, ranks)
         if ranks.is_first:
             save_start(folder.start, model.state_dict())
     shadow = copy.deepcopy(model).requires_grad_(False)
@@ -135,7 +134,7 @@ def make_model(
 
 
 def fit_head(recipe: Recipe, model: Transformer, data: PreparedData, ranks: Ranks) -> None:
-    """Fit a new head where the recipe asks for it: on the first process, for all."""
+    """Fit the head where the recipe asks for it: on the first process, for all."""
     if not recipe.train.fit_head:
         return
     task = TASKS[recipe.task]

@@ -11,8 +11,10 @@ import torch
 
 from regard.bundle import load_bundle, load_weights
 from regard.errors import UserError
-from regard.recipe import recipe_from_dict
+from regard.generate.engines.encoder_engine import TorchEncoder
+from regard.recipe import load_recipe, recipe_from_dict
 from regard.tasks.regression import Bags, Dense, fit_linear
+from regard.training.fine_tuning import resolve_recipe
 from regard.training.metrics import read_metrics
 from tests.commands import together
 from tests.tasks.test_labels import each_task, recipe_values
@@ -94,6 +96,23 @@ def test_a_head_that_comes_with_the_labels_is_not_fitted_again(encoder: Path, tm
     quiet(again, tmp_path / "goes-on")
     before, after = head_of(tmp_path / "run"), head_of(tmp_path / "goes-on")
     assert all(torch.allclose(after[name], tensor, atol=1e-6) for name, tensor in before.items())
+    assert not load_recipe(tmp_path / "goes-on" / "recipe.toml").train.fit_head  # settled once, also for a resumed run
+    started = load_recipe(tmp_path / "goes-on" / "recipe.toml")
+    assert resolve_recipe(load_recipe(again), started).train == started.train
+
+
+def test_of_much_text_an_even_part_is_read(encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.tasks.head_fitting.MAX_TOKENS", 200)
+    read: list[int] = []
+    answers = TorchEncoder.answers
+
+    def counted(self: TorchEncoder, inputs: Any, *others: Any) -> Any:
+        read.append(sum(len(one.ids) for one in inputs))
+        return answers(self, inputs, *others)
+
+    monkeypatch.setattr(TorchEncoder, "answers", counted)
+    quiet(fitted_recipe(tmp_path, "classify", encoder), tmp_path / "run")
+    assert 100 < read[0] <= 250 < read[1]  # the head first, then the validation set
 
 
 def test_without_an_encoder_there_is_nothing_to_fit_to(tmp_path: Path) -> None:
