@@ -172,10 +172,14 @@ def open_adapter(path: Path) -> Adapter:
     """An adapter's folder, or that of the run that made it."""
     if not path.is_dir():
         found = "is a file" if path.exists() else "does not exist"
-        raise UserError(f"{path}: must be the folder of an adapter or of a run that made one, but {found}")
+        raise UserError(
+            f"{path}: must be the folder of an adapter, but {found}; name the folder of a run with train.lora"
+        )
     folder = next((each for each in (path, path / "adapter") if (each / CONFIG).is_file()), None)
     if folder is None:
-        raise UserError(f"{path}: must be the folder of an adapter or of a run that made one, but has no {CONFIG}")
+        raise UserError(
+            f"{path}: must be the folder of an adapter, but has no {CONFIG}; name the folder of a run with train.lora"
+        )
     if not (folder / WEIGHTS).is_file():
         raise UserError(f"{folder / WEIGHTS}: there is no such file; an adapter has its weights there, not in a pickle")
     config = read_json(folder / CONFIG)

@@ -92,7 +92,9 @@ class Bundle:
     def toward(self, source: str, target: str) -> Bundle:
         """The same model for one of its directions."""
         if (source, target) not in self.pairs:
-            raise UserError(f"{self.folder}: must translate {source} → {target}, but translates {self.languages}")
+            raise UserError(
+                f"{self.folder}: must translate {source} → {target}, but translates {self.languages}; choose one of these"
+            )
         chosen = dataclasses.replace(self, source=source, target=target)
         if "tokenizer" in vars(self):
             vars(chosen)["tokenizer"] = self.tokenizer  # it is loaded already

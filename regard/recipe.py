@@ -93,8 +93,8 @@ class DataRecipe:
     # files. `*` matches several; .gz, .xz and .zst are unpacked.
     train: tuple[CorpusEntry, ...]
     # Validation corpus, or the number of pairs or documents to hold out from the training text (at most a tenth of it). With
-    # several directions also a list, as in `data.train`; a number is held out from all of them in equal parts. To generate and fill
-    # also a share: 0.1 holds out the last tenth of each document.
+    # several directions also a list, as in `data.train`; to translate, a number is held out from all of them in equal parts. To
+    # generate and fill also a share: 0.1 holds out the last tenth of each document.
     valid: str | int | float | tuple[CorpusEntry, ...]
     # Test corpus, or the number or share to hold out; scored once, at the end; 0: no test set. A share for testing is cut off after
     # the one for validation. With several directions also a list.
@@ -117,7 +117,11 @@ class DataRecipe:
     @property
     def directions(self) -> tuple[tuple[str, str], ...]:
         """Source and target of every direction that the training text has."""
-        return tuple(dict.fromkeys((one.source or self.source, one.target or self.target) for one in self.train))
+        return tuple(dict.fromkeys(map(self.direction, self.train)))
+
+    def direction(self, entry: CorpusEntry) -> tuple[str, str]:
+        """Source and target of a corpus."""
+        return entry.source or self.source, entry.target or self.target
 
 
 @dataclass(frozen=True)
@@ -316,7 +320,7 @@ class Recipe:
 
     def of_entry(self, entry: CorpusEntry) -> Recipe:
         """The recipe with the languages of a corpus for its own."""
-        source, target = entry.source or self.data.source, entry.target or self.data.target
+        source, target = self.data.direction(entry)
         return dataclasses.replace(self, data=dataclasses.replace(self.data, source=source, target=target))
 
     def held_out_names(self, name: str) -> dict[tuple[str, str], str]:
@@ -698,6 +702,11 @@ def _check_directions(recipe: Recipe, where: str) -> None:
     """The directions of a model, and the corpora to measure it by."""
     data, known = recipe.data, recipe.data.directions
     shown = ", ".join(f"{source} → {target}" for source, target in known)
+    if (data.source, data.target) not in known:
+        raise UserError(
+            f"{where}: data.source and data.target must be a direction of data.train ({shown}), but are "
+            f"{data.source} → {data.target}; leave them out, or name one of these"
+        )
     for name in ("valid", "test"):
         spec = getattr(data, name)
         if isinstance(spec, str):
@@ -705,7 +714,7 @@ def _check_directions(recipe: Recipe, where: str) -> None:
         else:
             entries = spec if isinstance(spec, tuple) else ()
         for entry in entries:
-            pair = (entry.source or data.source, entry.target or data.target)
+            pair = data.direction(entry)
             if spec and pair not in known:
                 raise UserError(
                     f"{where}: data.{name}: {entry.path} must be of a direction of data.train ({shown}), but is {' → '.join(pair)}"
@@ -714,8 +723,11 @@ def _check_directions(recipe: Recipe, where: str) -> None:
         raise UserError(
             f"{where}: tokenizer.tag_targets must not be false with several directions ({shown}); leave it out"
         )
-    if recipe.task == DEFAULT_TASK and len({target for _, target in known}) > MOST_TARGETS:
-        raise UserError(f"{where}: data.train must have at most {MOST_TARGETS} target languages, but has more")
+    targets = {target for _, target in known}
+    if recipe.task == DEFAULT_TASK and len(targets) > MOST_TARGETS:
+        raise UserError(
+            f"{where}: data.train must have at most {MOST_TARGETS} target languages, but has {len(targets)}; train two models"
+        )
 
 
 def _check_shares(recipe: Recipe, where: str) -> None:

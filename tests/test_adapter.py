@@ -277,7 +277,8 @@ def test_a_folder_that_does_not_exist_is_named(
     words = ["generate", "It was", "-m", str(llama[1]), "--adapter"]
     shown = fails(capfd, *words, str(tmp_path / "nothing"))
     assert (
-        f"{tmp_path}/nothing: must be the folder of an adapter or of a run that made one, but does not exist" in shown
+        f"{tmp_path}/nothing: must be the folder of an adapter, but does not exist; name the folder of a run with train.lora"
+        in shown
     )
     (tmp_path / "file").write_text("")
     assert "but is a file" in fails(capfd, *words, str(tmp_path / "file"))

@@ -10,7 +10,7 @@ from typing import Any
 
 from regard.cli.common import add_all_search, add_engine, find_models, given_search, load_model, print_result, verb
 from regard.cli.evaluate import check_pairs, translate_all
-from regard.cli.languages import add_direction
+from regard.cli.languages import add_direction, given_direction
 from regard.errors import UserError
 from regard.files import check_new_file, check_overwrite, is_same_file, write_atomic
 
@@ -150,15 +150,14 @@ def _check_output(arguments: argparse.Namespace) -> None:
 
 def _given_for_models(arguments: argparse.Namespace) -> list[str]:
     named = {
-        "from": arguments.from_language,
-        "to": arguments.to_language,
         "beam": arguments.beam,
         "alpha": arguments.alpha,
         "prefix": arguments.prefix,
         "phrase": arguments.phrases,
     }
     named |= given_search(arguments)
-    return [f"--{name.replace('_', '-')}" for name, value in named.items() if value is not None]
+    options = given_direction(arguments) | {f"--{name.replace('_', '-')}": value for name, value in named.items()}
+    return [option for option, value in options.items() if value is not None]
 
 
 def _translations(

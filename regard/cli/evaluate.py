@@ -22,7 +22,7 @@ from regard.cli.common import (
     print_result,
     verb,
 )
-from regard.cli.languages import add_direction
+from regard.cli.languages import add_direction, given_direction
 from regard.cli.score import add_stride, open_scorer
 from regard.errors import UserError
 from regard.escaping import escape
@@ -113,7 +113,7 @@ def run(arguments: argparse.Namespace) -> None:
             "--source": arguments.source,
             "-o": arguments.output,
         }
-        ignored |= {"--from": arguments.from_language, "--to": arguments.to_language}
+        ignored |= given_direction(arguments)
         ignored |= {"--beam": arguments.beam, "--alpha": arguments.alpha}
         ignored |= {"--prefix": arguments.prefix, "--phrase": arguments.phrases}
         ignored |= {f"--{name.replace('_', '-')}": value for name, value in given_search(arguments).items()}
@@ -170,6 +170,7 @@ def _evaluate_labels(arguments: argparse.Namespace) -> None:
     others |= {"--against": arguments.against, "-o": arguments.output, "--pairs": arguments.pairs}
     others |= {"--choices": arguments.choices, "--stride": arguments.stride, "--beam": arguments.beam}
     others |= {"--alpha": arguments.alpha, **{f"--{name}": value for name, value in given_search(arguments).items()}}
+    others |= given_direction(arguments)
     if given := [name for name, value in others.items() if value is not None]:
         raise UserError(f"TABLE is for a model with labels; leave out {' and '.join(given)}")
     if not arguments.model or len(arguments.model) != 1:
@@ -193,15 +194,15 @@ def _makes_vectors(name: str) -> bool:
 
 def _evaluate_vectors(arguments: argparse.Namespace, sources: list[str], references: list[str]) -> None:
     """Print how often the nearest text of the other file is one that means the same."""
+    if len(arguments.model) > 1:
+        raise UserError("evaluate takes one model of text vectors at a time; name one with -m")
     others = {"--against": arguments.against, "-o": arguments.output, "--adapter": arguments.adapter}
     others |= {"--target-language": arguments.target_language, "--beam": arguments.beam, "--alpha": arguments.alpha}
     others |= {"--prefix": arguments.prefix, "--phrase": arguments.phrases, "--keep": arguments.keep}
-    others |= {"--glossary": arguments.glossary}
+    others |= {"--glossary": arguments.glossary, **given_direction(arguments)}
     others |= {f"--{name.replace('_', '-')}": value for name, value in given_search(arguments).items()}
     if given := [name for name, value in others.items() if value is not None]:
         raise UserError(f"{arguments.model[0]} makes vectors, and does not translate; leave out {' and '.join(given)}")
-    if len(arguments.model) > 1:
-        raise UserError("evaluate takes one model of text vectors at a time; name one with -m")
     from regard.tasks.retrieval import RetrievalSet
 
     pairs = list(zip(sources, references, strict=True))
@@ -225,7 +226,7 @@ def _evaluate_texts(arguments: argparse.Namespace) -> None:
     from regard.writing.scoring import Accuracy, Choice, MinimalPair, score_choices, score_pairs
 
     others = {"--source": arguments.source, "--hypothesis": arguments.hypothesis, "--reference": arguments.reference}
-    others |= {"--against": arguments.against, "-o": arguments.output}
+    others |= {"--against": arguments.against, "-o": arguments.output, **given_direction(arguments)}
     if given := [name for name, value in others.items() if value is not None]:
         raise UserError(f"--pairs and --choices are for a language model; leave out {' and '.join(given)}")
     if arguments.pairs and arguments.choices:

@@ -39,6 +39,11 @@ def add_direction(parser: argparse._ActionsContainer) -> None:
         )
 
 
+def given_direction(arguments: argparse.Namespace) -> dict[str, str | None]:
+    """These options and their values."""
+    return {"--from": arguments.from_language, "--to": arguments.to_language}
+
+
 def choose_model(arguments: argparse.Namespace) -> None:
     """Put the model for --from and --to into the arguments; if -m names one, check that it fits."""
     source, target = arguments.from_language, arguments.to_language

@@ -241,8 +241,8 @@ def _sample(arguments: argparse.Namespace) -> Iterator[str]:
     if source is None:
         yield from arguments.text
     elif source.is_dir():
-        kinds = (path for path in sorted(source.rglob("*")) if find_kind(path.name) is not None)
-        for path in kinds:
+        paths = (path for path in sorted(source.rglob("*")) if find_kind(path.name) is not None)
+        for path in paths:
             yield from sample_of_file(path)
     elif source.is_file():
         is_lines = find_kind(source.name) in (None, "txt")

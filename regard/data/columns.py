@@ -167,7 +167,8 @@ def _has_header(sample: Sequence[Row], given: Sequence[str]) -> bool:
     known = sum(cell.lower() in words for cell in first)
     if known >= 2 or (known == 1 and len(first) <= 2 and all(len(cell.split()) == 1 for cell in first)):
         return True
-    return any(_names_labels(column) for column in zip_longest(*(row.cells for row in sample)))
+    columns = list(zip_longest(*(row.cells for row in sample)))
+    return any(map(_names_labels, columns)) and not any(map(_repeats_first, columns))
 
 
 def _names_labels(cells: Sequence[Cell]) -> bool:
@@ -175,6 +176,12 @@ def _names_labels(cells: Sequence[Cell]) -> bool:
     counts = Counter(map(_plain, cells[1:]))
     is_labels = len(cells) > _FEWEST_ROWS and len(counts) <= len(cells) / 10 and min(counts.values()) > 1
     return is_labels and _plain(cells[0]) not in counts
+
+
+def _repeats_first(cells: Sequence[Cell]) -> bool:
+    """Whether the first cell of a column of labels is one of them, so that it names nothing."""
+    counts = Counter(map(_plain, cells[1:]))
+    return len(cells) > _FEWEST_ROWS and len(counts) <= len(cells) / 10 and _plain(cells[0]) in counts
 
 
 def _find_label(known: Sequence[str], columns: dict[str, list[Cell]]) -> str:

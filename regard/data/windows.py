@@ -16,8 +16,8 @@ def text_room(tokenizer: Tokenizer, length: int, *, is_pair: bool = False, taken
     room = length - len(tokenizer.frame([], [] if is_pair else None)[0]) - taken
     if room < 1 + is_pair:
         raise UserError(
-            f"an input must have room for {'two texts' if is_pair else 'a text'}, but {length - room:,} of its {length:,} tokens "
-            "are taken by what stands before and after; a model reads data.max_length tokens"
+            f"the input length must leave room for {'two texts' if is_pair else 'a text'}, but {length - room:,} of its {length:,} "
+            "tokens are special tokens or the prompt; raise data.max_length, or shorten the prompt"
         )
     return room
 

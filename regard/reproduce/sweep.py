@@ -50,7 +50,7 @@ class Running:
 
     @property
     def seconds(self) -> float:
-        """Of all starts, those that a crash ended apart."""
+        """Training time over all starts, except those that ended in a crash."""
         return self.before + time.monotonic() - self.begun
 
 
@@ -148,7 +148,7 @@ class Sweep:
             pass  # closes its pipe
         if (code := running.process.returncode) and self.stop_requested:
             # Ctrl-C reaches the rows, too, which may end before they are asked to.
-            self.say(f"{name}: stopped; it resumes with the next start of the sweep")
+            self._stopped(running)
             return []
         if code:
             lines = running.log.read_text(encoding="utf-8", errors="replace").split("\n")
@@ -173,8 +173,12 @@ class Sweep:
             if not code:  # it had just finished
                 self.end(each)
             else:
-                write_atomic(each.log.with_suffix(".seconds"), f"{each.seconds:.1f}\n")
-                self.say(f"{each.row.variation.name}: stopped; it resumes with the next start of the sweep")
+                self._stopped(each)
+
+    def _stopped(self, running: Running) -> None:
+        """Keep the time of a row that is not finished."""
+        write_atomic(running.log.with_suffix(".seconds"), f"{running.seconds:.1f}\n")
+        self.say(f"{running.row.variation.name}: stopped; it resumes with the next start of the sweep")
 
 
 def row_record(row: Row, place: Path, seconds: float) -> dict[str, Any]:

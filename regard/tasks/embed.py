@@ -4,6 +4,7 @@ of the batch as negatives."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from regard.data.corpus import Corpus, CorpusRange, RecordSource, Texts
 from regard.data.encoding_workers import encode_sides as encode_records
 from regard.data.feed import Packing
 from regard.data.sampler import Sampler
+from regard.data.split import HeldOut
 from regard.data.store import Column, Store
 from regard.data.text_pairs import (
     TextPairBatch,
@@ -37,6 +39,7 @@ from regard.models.token_loss import TokenLoss
 from regard.models.transformer import Transformer
 from regard.progress import counted
 from regard.recipe import Recipe, TrainRecipe
+from regard.tasks import translate
 from regard.tasks.counting import PIECES_PER_WORD
 from regard.tasks.defaults import baseline, begin, complete, examine, fit_head
 from regard.tasks.embed_plan import outlook, plan, too_little, verdict
@@ -46,7 +49,6 @@ from regard.tasks.translate import (
     clean_options,
     find_corpora,
     find_corpus,
-    hold_out,
     read,
     vocabulary_lines,
     write_held_out,
@@ -66,6 +68,18 @@ SENTENCE = 20  # tokens of the texts that the speed is measured by
 
 
 # --- the data ---
+
+
+def hold_out(
+    corpora: Sequence[RecordSource],
+    num_valid: int | float,
+    num_test: int | float,
+    seed: int,
+    note: Say = lambda text: None,
+) -> tuple[HeldOut, list[RecordSource]]:
+    """As for translation, but a held-out text must not be in the training text on either side: the loss treats both alike."""
+    held_out, left = translate.hold_out(corpora, num_valid, num_test, seed, note)
+    return replace(held_out, crosswise=True), left
 
 
 def describe(recipe: Recipe) -> str:
@@ -155,7 +169,8 @@ def made_up_batch(
 def make_validator(
     recipe: Recipe, records: Sequence[Texts], tokenizer: Tokenizer, loss_only: bool
 ) -> RetrievalValidator:
-    names = recipe.data.source, recipe.data.target
+    data = recipe.data
+    names = (data.source, data.target) if len(data.directions) == 1 else ("first", "second")
     return RetrievalValidator(records, tokenizer, recipe.data.max_length, recipe.train.temperature, names)
 
 

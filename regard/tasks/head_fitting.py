@@ -21,7 +21,7 @@ from regard.understanding.label_inputs import as_input
 
 MAX_TOKENS = 300_000  # of the texts to fit on; of more text a part is taken, spread evenly
 STRENGTHS = (1.0, 10.0, 100.0, 1000.0)  # inverse penalties to choose from
-HELD_OUT = 10  # every tenth row chooses the strength
+HELD_OUT = 10  # every tenth text chooses the strength
 FEWEST = 50  # rows to choose it with
 ITERATIONS = 40
 
@@ -30,33 +30,38 @@ def fit_new_head(model: Transformer, texts: LabelledTexts, class_weights: Tensor
     """Set the head's output layer to the regression on these texts."""
     head = model.head
     assert isinstance(head, SequenceHead | TagHead) and head.output is not None
-    vectors, targets = head_inputs(copy.deepcopy(model).to(device), texts, device)
+    vectors, targets, records = head_inputs(copy.deepcopy(model).to(device), texts, device)
     center = vectors.mean(dim=0)
     scale = (vectors - center).norm(dim=1).mean().clamp(min=1e-6)
-    weights, bias = _fit((vectors - center) / scale, targets, texts, class_weights)
+    weights, bias = _fit((vectors - center) / scale, targets, records, texts, class_weights)
     with torch.no_grad():
         head.output.weight.copy_((weights / scale).T)
         head.output.bias.copy_(bias - center @ weights / scale)
 
 
-def head_inputs(model: Transformer, texts: LabelledTexts, device: torch.device) -> tuple[Tensor, Tensor]:
-    """What the output layer gets, (rows, d_model), and the target of each row: of texts their windows, of tags their words."""
+def head_inputs(model: Transformer, texts: LabelledTexts, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """What the output layer gets, (rows, d_model), the target of each row and its record. Rows are windows of texts or, with tags,
+    their words."""
     step = max(1, -(-int(texts.costs.sum()) // MAX_TOKENS))
     windows = range(0, len(texts.windows), step)
     engine = TorchEncoder(model, device=device, in_training=True, before_output=True)
     inputs = [as_input(model.config, texts.framed(window)[:2]) for window in windows]
     with progress("fitting the head", len(inputs), "texts") as on_progress:
         found = engine.answers(inputs, lambda numbers: on_progress(len(numbers)))
+    records = torch.tensor([texts.windows[window].record for window in windows])
     if not texts.has_tags:
-        records = torch.tensor([texts.windows[window].record for window in windows])
-        return torch.from_numpy(np.asarray(found)), texts.targets[records]
+        return torch.from_numpy(np.asarray(found)), texts.targets[records], records
     tags = [np.array(texts.tags(window)) for window in windows]
     rows = np.concatenate([vectors[own >= 0] for vectors, own in zip(found, tags, strict=True)])
-    return torch.from_numpy(rows), torch.from_numpy(np.concatenate([own[own >= 0] for own in tags]))
+    words = torch.tensor([int((own >= 0).sum()) for own in tags])
+    targets = torch.from_numpy(np.concatenate([own[own >= 0] for own in tags]))
+    return torch.from_numpy(rows), targets, records.repeat_interleave(words)
 
 
-def _fit(vectors: Tensor, targets: Tensor, texts: LabelledTexts, class_weights: Tensor) -> tuple[Tensor, Tensor]:
-    """With the strength that predicts held-out rows best."""
+def _fit(
+    vectors: Tensor, targets: Tensor, records: Tensor, texts: LabelledTexts, class_weights: Tensor
+) -> tuple[Tensor, Tensor]:
+    """With the strength that predicts held-out texts best; all rows of a text are on the same side."""
 
     def fit(rows: Tensor, strength: float) -> tuple[Tensor, Tensor]:
         return fit_linear(
@@ -64,20 +69,20 @@ def _fit(vectors: Tensor, targets: Tensor, texts: LabelledTexts, class_weights: 
         )
 
     everything = torch.arange(len(vectors))
-    if len(vectors) < FEWEST:
+    is_held_out = records.unique(return_inverse=True)[1] % HELD_OUT == HELD_OUT - 1
+    if len(vectors) < FEWEST or not is_held_out.any():
         return fit(everything, STRENGTHS[1])
-    is_held_out = everything % HELD_OUT == HELD_OUT - 1
     kept, held_out = everything[~is_held_out], everything[is_held_out]
     losses = []
     for strength in STRENGTHS:
         weights, bias = fit(kept, strength)
-        losses.append(_loss(vectors[held_out] @ weights + bias, targets[held_out], texts.answer))
+        losses.append(_loss(vectors[held_out] @ weights + bias, targets[held_out], texts.answer, class_weights))
     return fit(everything, STRENGTHS[losses.index(min(losses))])
 
 
-def _loss(logits: Tensor, targets: Tensor, answer: str) -> float:
+def _loss(logits: Tensor, targets: Tensor, answer: str, class_weights: Tensor) -> float:
     if answer == "one":
-        return float(functional.cross_entropy(logits, targets))
+        return float(functional.cross_entropy(logits, targets, class_weights))
     if answer == "several":
-        return float(functional.binary_cross_entropy_with_logits(logits, targets))
+        return float(functional.binary_cross_entropy_with_logits(logits, targets, pos_weight=class_weights))
     return float(functional.mse_loss(logits[:, 0], targets))

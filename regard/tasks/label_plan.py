@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.builtin import builtin_models
-from regard.bundle import find_bundle, load_bundle, read_bundle
+from regard.bundle import find_bundle, read_bundle
 from regard.data.columns import find_columns
 from regard.data.corpus import RecordSource
 from regard.data.labelled import BETWEEN, find_words, table_sample
@@ -136,7 +136,7 @@ def _epochs(texts: int, has_encoder: bool) -> float:
 def encoder_lr(init: str) -> float:
     """Narrow encoders take larger steps: 1e-4 at a width of 384, 5e-5 at 768."""
     try:
-        width = load_bundle(find_bundle(init)).config.d_model
+        width = read_bundle(find_bundle(init)).config.d_model
     except UserError:  # refused later
         width = 768
     return float(f"{min(2e-4, 1e-4 * 384 / width):.2g}")
@@ -145,7 +145,7 @@ def encoder_lr(init: str) -> float:
 def context_of(init: str) -> int:
     """Tokens that the encoder can read."""
     try:
-        bundle = load_bundle(find_bundle(init))
+        bundle = read_bundle(find_bundle(init))
     except UserError:
         return LENGTH
     return min(bundle.config.longest or LENGTH, bundle.max_length)

@@ -21,7 +21,7 @@ from regard.understanding.answers import FloatArray
 from regard.understanding.embedder import scaled
 
 NAME = "retrieval accuracy"
-LOSS_PAIRS = 512  # in each batch of the validation loss, however many a batch of the training has
+LOSS_PAIRS = 512  # in each batch of the validation loss, whatever the training batch size
 _CHUNK = 1024  # queries at a time
 
 
@@ -31,7 +31,7 @@ class RetrievalSet:
 
     def __init__(self, pairs: Sequence[Texts], names: tuple[str, str]) -> None:
         """`names` are those of the two sides, such as languages."""
-        self.names = names
+        self.names = names if names[0] != names[1] else ("first", "second")  # metrics are told apart by their names
         self.sides: tuple[list[str], list[str]] = tuple(list(dict.fromkeys(side)) for side in zip(*pairs, strict=True))  # type: ignore[assignment]
         number = [{text: place for place, text in enumerate(side)} for side in self.sides]
         self.places = [(number[0][first], number[1][second]) for first, second in pairs]  # of each pair's texts

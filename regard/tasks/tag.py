@@ -87,7 +87,7 @@ def complete(recipe: Recipe, head: HeadConfig | None = None) -> Recipe:
 
 
 def _how_split(corpus: WordsCorpus) -> Words:
-    """ "split" if the first sentences have punctuation marks as words of their own, "spaces" if words have them attached."""
+    """How the first sentences are split: "split" if punctuation marks are words of their own, "spaces" if they are attached."""
     words = [word for _, _, some, _ in islice(corpus.sentences(), 1000) for word in some]
     attached = sum(len(word) > 1 and word[-1] in ".,!?" and any(map(str.isalpha, word)) for word in words)
     alone = sum(word in (".", ",", "!", "?") for word in words)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from regard.bundle import find_bundle, load_bundle
+from regard.bundle import find_bundle, read_bundle
 from regard.data.corpus import COMPRESSION_SUFFIXES, RecordSource
 from regard.data.documents import ChatCorpus, find_texts
 from regard.errors import UserError
@@ -142,7 +142,7 @@ def plan(inputs: Sequence[Path], given: Mapping[str, Any], on_cpu: bool) -> Plan
 def context_of(init: str) -> int | None:
     """The context of the model to fine-tune; None for a missing model, which is refused later."""
     try:
-        return load_bundle(find_bundle(init)).max_length
+        return read_bundle(find_bundle(init)).max_length
     except UserError:
         return None
 

@@ -91,16 +91,16 @@ def other_start(recipe: Recipe, held_out: Sequence[Texts], setting: str = "train
     if name not in builtin_models():
         return f", or start from a trained model ({setting})"
     start = f", or start from {name} ({setting}{' ' + name if setting.startswith('-') else ''})"
-    if len(held_out) < ENOUGH_TO_JUDGE:
+    fitting = [texts for texts in held_out if texts[2:] in ((), (recipe.data.source, recipe.data.target))]
+    if len(fitting) < ENOUGH_TO_JUDGE:
         return start
-    return f"{start}, which already scores {builtin_score(name, held_out, recipe.train.device):.1f} BLEU on your held-out text"
+    return f"{start}, which already scores {builtin_score(name, fitting, recipe.train.device):.1f} BLEU on your held-out text"
 
 
 def builtin_score(name: str, pairs: Sequence[Texts], device: str) -> float:
     """BLEU of a built-in model on a sample of the pairs."""
     bundle = load_bundle(builtin_models()[name])
-    fitting = [texts for texts in pairs if texts[2:] in ((), (bundle.source, bundle.target))]
-    sample = fitting[:: max(1, len(fitting) // _SCORED_PAIRS)][:_SCORED_PAIRS]
+    sample = pairs[:: max(1, len(pairs) // _SCORED_PAIRS)][:_SCORED_PAIRS]
     engine = make_engine(bundle, device=device)
     translator = Translator(bundle.tokenizer, engine, TranslationOptions.of(bundle), bundle.max_length)
     translations = [result.text for result in translator.translate([texts[0] for texts in sample])]

@@ -47,7 +47,7 @@ _SETTINGS, _DOCUMENTS, _VECTORS = "settings.json", "documents.jsonl", "vectors.b
 
 @dataclass
 class Changes:
-    """The documents that an update added, changed, removed and so on."""
+    """What an update did to each document: counts, and the names of those left out."""
 
     added: int = 0
     changed: int = 0
