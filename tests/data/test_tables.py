@@ -53,6 +53,10 @@ CASES = {
         "a.csv", ["Satz,die Klasse", *many("hello # you,greet", "bye # you,leave", times=15)],
         Columns(("Satz",), "die Klasse", True, "one"),
     ),
+    "no header, but a column of names": (
+        "a.csv", many("q#,en,hello there # you,greet", "q#,de,bye # my friend,leave", times=15),
+        Columns(("3",), "2", False, "one"),
+    ),
     "a first label that is rare": ("a.tsv", ["rare\tso it is", *many("red\ta # thing", "blue\tmy # thing", times=15), "once\tx y"],
                                    Columns(("2",), "1", False, "one")),
     "several labels": ("a.tsv", many("red|big\ta # thing", "red\tmy # thing", "big|old\tan # thing", "old\tone # thing"),

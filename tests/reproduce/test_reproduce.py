@@ -249,6 +249,7 @@ def test_a_row_that_ctrl_c_ends_before_the_sweep_asks_it_to_has_not_failed(data:
     sweep._request_stop()
     assert sweep.end(running) == []
     assert said[-1] == "base: stopped; it resumes with the next start of the sweep"
+    assert float((tmp_path / "row.seconds").read_text()) > 0  # counted when the row goes on
 
 
 @pytest.mark.slow

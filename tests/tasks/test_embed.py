@@ -16,6 +16,7 @@ import transformers
 import regard
 from regard.bundle import load_bundle, load_weights
 from regard.cli import main
+from regard.data.corpus import Corpus
 from regard.data.feed import Part
 from regard.data.store import Store
 from regard.errors import UserError
@@ -23,6 +24,7 @@ from regard.models.token_loss import TokenLoss
 from regard.models.transformer import Transformer
 from regard.recipe import load_recipe, recipe_from_dict
 from regard.tasks import embed
+from regard.tasks.embed_plan import POOR
 from regard.tasks.retrieval import LOSS_PAIRS, RetrievalSet
 from regard.training.metrics import read_metrics
 from tests.commands import fails, fork, together
@@ -182,6 +184,7 @@ def test_evaluate_names_what_does_not_fit(
     assert "makes vectors, and does not translate; leave out --beam and --sample" in fails(
         capfd, *command, "--beam", "3", "--sample"
     )
+    assert "makes vectors, and does not translate; leave out --to" in fails(capfd, *command, "--to", "de")
     assert "one model of text vectors at a time" in fails(capfd, *command, "-m", str(run[1]))
     for name, lines in (("a", "one\n\ntwo\n"), ("b", "eins\nzwei\n\n"), ("c", "\n\n\n")):
         (tmp_path / name).write_text(lines, encoding="utf-8")
@@ -189,6 +192,11 @@ def test_evaluate_names_what_does_not_fit(
     assert main([*command[:3], "--source", str(tmp_path / "a"), "--reference", str(tmp_path / "b"), *ends]) == 0
     assert "note: 2 of 3 pairs left out, since a side is empty" in (said := capfd.readouterr()).err
     assert "queries:1|candidates:1" in said.out
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "a").write_text("eins\nzwei\ndrei\n", encoding="utf-8")
+    of_one_name = ["--source", str(tmp_path / "a"), "--reference", str(tmp_path / "other" / "a"), "--json"]
+    assert main([*command[:3], *of_one_name, *ends]) == 0
+    assert list(json.loads(capfd.readouterr().out)["metrics"])[1:] == ["first to second", "second to first"]
     blank = ["evaluate", "-m", str(run[1]), "--source", str(tmp_path / "a"), "--reference", str(tmp_path / "c")]
     assert "must have at least one line with text beside text" in fails(capfd, *blank)
 
@@ -324,9 +332,18 @@ def test_plain_files_are_enough(kind: str, tmp_path: Path, capfd: pytest.Capture
     out = tmp_path / "run"
     assert main([*command, "--out", str(out), "--steps", "2", "--set", "tokenizer.vocab_size=400"]) == 0
     printed = capfd.readouterr().err
-    assert "verdict the right text is the nearest" in printed or "try it  regard embed" in printed
+    best = max(record.get("retrieval", 0) for record in read_metrics(out / "metrics.jsonl"))
+    assert ("verdict the right text is the nearest" if best < POOR else "try it  regard embed") in printed
     assert load_bundle(out / "model").facts["test"]["sentences"] == 8
     assert len((out / "heldout" / "test.en").read_text(encoding="utf-8").splitlines()) == 8
+
+
+def test_a_held_out_text_is_not_trained_on_from_the_other_side(tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("".join(f"text {n}\tother text {n}\n" for n in range(200)), encoding="utf-8")
+    held_out, _ = embed.hold_out([Corpus("pairs.tsv", tmp_path / "pairs.tsv", None)], 10, 10, seed=1)
+    assert len(held_out.valid) == 10
+    for source, target in held_out.valid:
+        assert held_out.is_held_out("another", source) and held_out.is_held_out(target, "another")
 
 
 def test_texts_that_do_not_fit_are_cut_or_dropped_and_counted(tmp_path: Path) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 
 from regard.bundle import load_bundle, load_weights
+from regard.data.labelled_batch import LabelledTexts
 from regard.errors import UserError
 from regard.generate.engines.encoder_engine import TorchEncoder
 from regard.recipe import load_recipe, recipe_from_dict
+from regard.tasks.head_fitting import ITERATIONS, STRENGTHS, _fit
 from regard.tasks.regression import Bags, Dense, fit_linear
 from regard.training.fine_tuning import resolve_recipe
 from regard.training.metrics import read_metrics
@@ -119,6 +122,18 @@ def test_without_an_encoder_there_is_nothing_to_fit_to(tmp_path: Path) -> None:
     values = recipe_values(tmp_path, "classify", fit_head=True)
     with pytest.raises(UserError, match=r"train\.fit_head needs train\.init"):
         recipe_from_dict(values)
+
+
+def test_all_rows_of_a_text_are_on_the_same_side_when_the_strength_is_chosen() -> None:
+    """Rows of a text are alike: a held-out row would be known from the others, and the weakest penalty would win."""
+    draw = torch.Generator().manual_seed(3)
+    targets = torch.randint(2, (100,), generator=draw).repeat_interleave(3)  # nothing to learn but the texts themselves
+    vectors = torch.randn(100, 90, generator=draw).repeat_interleave(3, dim=0)
+    texts = SimpleNamespace(answer="one", num_labels=2)
+    records = torch.arange(100).repeat_interleave(3)
+    found, _ = _fit(vectors, targets, records, cast(LabelledTexts, texts), torch.ones(2))
+    wanted, _ = fit_linear(Dense(vectors), targets, "one", 2, STRENGTHS[0], ITERATIONS, torch.ones(2))
+    assert torch.allclose(found, wanted, atol=1e-5)
 
 
 ANSWERS = {"one": 3, "several": 4, "number": 1}
