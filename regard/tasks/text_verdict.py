@@ -50,7 +50,8 @@ def outlook(prospect: Prospect) -> list[str]:
 def verdict(outcome: Outcome) -> str:
     """How to try the model or, if it has learnt nothing, what to do instead."""
     loss, bound = outcome.best.get("loss"), unigram_entropy(outcome.tokenizer, outcome.valid)
-    if loss is not None and bound is not None and loss >= bound:
+    is_new = not outcome.recipe.train.init  # another model could write before the run
+    if is_new and loss is not None and bound is not None and loss >= bound:
         return (
             f"verdict validation loss {loss:.3f}: no better than guessing by how often each token occurs ({bound:.3f}); "
             f"{_remedy(outcome)}"

@@ -410,6 +410,10 @@ def test_a_model_that_learnt_nothing_is_not_to_be_tried(
         # More time for little text would only teach it by heart.
         assert ("get more text, or start from a trained model" in said) == (lines == 200)
         assert ("--resume --steps" in said) == (lines == 2_500)
+    again = ["--init", str(tmp_path / "200"), "-o", str(tmp_path / "again"), "--steps", "2", "--device", "cpu"]
+    assert main(["train", str(path), *again]) == 0  # the model that a run starts from could write before it
+    said = capfd.readouterr().err
+    assert "no better than guessing" not in said and "try it  regard generate" in said
 
 
 def test_the_bound_of_guessing_is_the_entropy_of_the_tokens(tmp_path: Path) -> None:
