@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from regard.data.corpus import Texts
-from regard.data.documents import chat_answers
+from regard.data.documents import ChatCorpus, chat_answers
 from regard.data.tokenizer import Tokenizer
 from regard.progress import duration, epochs
 from regard.tasks.counting import length_option
@@ -56,7 +56,8 @@ def verdict(outcome: Outcome) -> str:
             f"verdict validation loss {loss:.3f}: no better than guessing by how often each token occurs ({bound:.3f}); "
             f"{_remedy(outcome)}"
         )
-    return f'try it  regard generate -m {shlex.quote(str(outcome.run))} "..."'
+    chat = " --chat" if set(ChatCorpus.columns) == set(outcome.store.columns) else ""
+    return f'try it  regard generate{chat} -m {shlex.quote(str(outcome.run))} "..."'
 
 
 def _remedy(outcome: Outcome) -> str:

@@ -175,7 +175,7 @@ def test_fine_tuning_on_chats_teaches_the_answers(
     sets = ["--set", "train.device=cpu", "--set", "train.batch_tokens=512", "--set", "train.precision=fp32"]
     command = ["train", str(path), "--init", str(models[1]), "-o", str(out), "--steps", "60", "--lr", "0.01", *sets]
     assert main(command) == 0
-    capfd.readouterr()
+    assert f"try it  regard generate --chat -m {out}" in capfd.readouterr().err
     valid = [record for record in read_metrics(out / "metrics.jsonl") if record["kind"] == "valid"]
     assert valid[-1]["loss"] < 0.5 * valid[0]["loss"]
     assert valid[-1]["samples"][0]["continuation"] == "the test" != valid[0]["samples"][0]["continuation"]
