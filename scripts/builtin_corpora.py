@@ -14,7 +14,7 @@ from scripts.builtin_text.languages import LANGUAGES, beside_english
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes" / "builtin"
 MONOLINGUAL = "mono/common-voice"
-BACK_WEIGHT = 0.5  # of the other direction's translations of monolingual text, turned round
+BACK_WEIGHT = 0.5  # of monolingual text that the teacher translated in the other direction, with the sides exchanged
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ class Similarity:
     """The cosine of two texts' vectors as a sum over pairs of pieces; see SIMILARITY."""
 
     cosine: float
-    pieces: Matrix | None  # (pieces of the first, pieces of the second); None where the vectors are no means
+    pieces: Matrix | None  # (pieces of the first, pieces of the second); None where the vectors are not means
 
 
 @dataclass(frozen=True)

@@ -188,8 +188,9 @@ def _inner(quotations: Sequence[Quotation]) -> set[Quotation]:
 
 
 def customary(language: str, like: Quotation) -> tuple[str, str] | None:
-    """The opening and closing mark of a quotation in a language, of the same kind as another; None if they are not known, or if
-    what the model wrote may stay: in French also straight marks become « ».
+    """The opening and closing mark that a language uses for a quotation of the same kind as `like`: double or single, curly or
+    straight. None if the language's marks are not known, and for straight marks in French: a model may write « » for them, which
+    stay.
 
     >>> [customary("de_AT", find_quotations(said)[0]) for said in ("“Yes”", '"Yes"', "‘Yes’")]
     [('„', '“'), ('"', '"'), ('‚', '‘')]
