@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from regard.translation.languages import first_subtag
 from regard.translation.terms import Span, overlap_with
 
 _DOUBLE = '"„“”‟«»'
@@ -49,7 +50,7 @@ _CUSTOMARY = {
     "pt": "“”‘’",
     "sv": "””’’",
 }
-_SPACED = frozenset(["fr"])  # with a blank inside « », also where other languages are typed with straight marks
+_BLANK_INSIDE = frozenset(["fr"])  # with a blank inside « », also where other languages are typed with straight marks
 
 
 @dataclass(frozen=True)
@@ -206,7 +207,7 @@ def customary(language: str, like: Quotation) -> tuple[str, str] | None:
 
 def is_spaced(language: str) -> bool:
     """Whether a language writes blanks inside its quotation marks."""
-    return re.split("[-_]", language.lower())[0] in _SPACED
+    return first_subtag(language) in _BLANK_INSIDE
 
 
 def respaced(text: str, quotations: Sequence[Quotation], language: str) -> str:
@@ -238,7 +239,7 @@ def writes_curly(language: str) -> bool:
 
 
 def _marks_of(language: str) -> str:
-    return _CUSTOMARY.get(re.split("[-_]", language.lower())[0], "")
+    return _CUSTOMARY.get(first_subtag(language), "")
 
 
 def with_marks(text: str, marks: dict[int, str]) -> str:
