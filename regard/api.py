@@ -154,13 +154,13 @@ class Model:
         """Translate a text (returns a string) or a list of texts (returns a list). Options default to the model's settings.
         `progress` shows a progress bar on standard error.
 
-        A model for several directions is told the `target` language, one for all texts or one for each; if it is not, the language
-        of the texts decides.
+        With a model for several directions, `target` names the target language, one for all texts or one for each; without it the
+        language of the texts decides.
 
         `prefix` is a forced prefix, one for all texts or one for each; the search may extend its last word unless it ends in a
-        space. `phrases` must appear as whole words: a list for all texts, or a list of lists. If a translation lacks what was asked
-        for, since the guard left the text as it is, a warning says so (and `Result.unmet` of `nbest`). `search` takes every option:
-        `sample=True, seed=3`, `glossary={"cat": "Katze"}`, `keep=["Regard"]`.
+        space. `phrases` must appear as whole words: a list for all texts, or a list of lists. Where the guard leaves a text
+        untranslated, these may be missing: a warning says so (with `nbest`, `Result.unmet`, too). `search` stands for all other
+        options: `sample=True, seed=3`, `glossary={"cat": "Katze"}`, `keep=["Regard"]`.
 
         >>> load("tests/golden/bundle-1").translate("a b c", prefix="b ")[:2]
         'b '

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from regard.toml import dump_toml
-from scripts.builtin_text.languages import LANGUAGES, beside_english
+from scripts.builtin_text.languages import FRENCH, beside_english
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes" / "builtin"
 MONOLINGUAL = "mono/common-voice"
-BACK_WEIGHT = 0.5  # of the other direction's translations of monolingual text, turned round
+BACK_WEIGHT = 0.5  # of monolingual text that the teacher translated in the other direction, with the sides exchanged
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ CORPORA = {
             "multi30k-fr/test_2016_flickr",
         ),
         text_reads=(
-            *LANGUAGES["fr"].read, "names-de/persons-copy", "europarl/train-00", "europarl/train-01", "europarl-fr/train-0*",
+            *FRENCH.read, "names-de/persons-copy", "europarl/train-00", "europarl/train-01", "europarl-fr/train-0*",
             MONOLINGUAL,
         ),
         teacher_reads=("tatoeba-fr/train", "software-fr/*", "bible-fr/bsb", "news-fr/newstest2013"),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import lzma
 import re
-from itertools import islice
+from functools import partial
 from random import Random
 
 import pytest
 
 from scripts.builtin_card import MADE_FROM, MADE_FROM_FRENCH, SOURCES, sources_of
-from scripts.builtin_text import amounts, clock, common, french, names, words
+from scripts.builtin_text import amounts, clock, common, frames, french, german, names, words
 from scripts.builtin_text.__main__ import PARTS, TextMaker, is_clean, parts_of
 
 
@@ -19,7 +19,7 @@ def lists() -> names.Names:
     first, last = ["Ada", "Berta", "Carla", "Dora"], ["Huber", "Kramer", "Lindner", "Wagner"]
     places = [("Lima", "Lima"), ("Oslo", "Oslo")]
     maker = names.Inventor([*first, *last, "Marlene", "Ludmilla", "Bernadette"])
-    return names.Names(first, last, places, [("Munich", "München")], maker, maker)
+    return names.Names(first, last, places, [("Munich", "München")], maker, maker, german.NAMING)
 
 
 @pytest.mark.parametrize(
@@ -36,13 +36,13 @@ def lists() -> names.Names:
     ],
 )
 def test_spoken_times(moment: tuple[int, int], expected: tuple[str, str]) -> None:
-    assert expected in clock.spoken_times(*moment)
+    assert expected in german.spoken_times(*moment)
 
 
 def test_written_times() -> None:
-    assert ("2 p.m.", "14 Uhr") in clock.written_times(14, 0)
-    assert ("12:05 a.m.", "0:05 Uhr") in clock.written_times(0, 5)
-    assert ("12 p.m.", "12 Uhr") in clock.written_times(12, 0)
+    assert ("2 p.m.", "14 Uhr") in german.written_times(14, 0)
+    assert ("12:05 a.m.", "0:05 Uhr") in german.written_times(0, 5)
+    assert ("12 p.m.", "12 Uhr") in german.written_times(12, 0)
 
 
 def test_a_real_sentence_gets_other_times() -> None:
@@ -51,23 +51,22 @@ def test_a_real_sentence_gets_other_times() -> None:
         ("He left at 2:30.", "Er ging um vier Uhr."),
         ("No.", "Nein."),
     ]
-    made = list(clock.other_times(pairs, Random(1), 20))
+    made = list(clock.other_times(pairs, Random(1), 20, german.CLOCK))
     assert len(made) > 10
-    assert all(english.startswith("He left at ") and german.startswith("Er ging um ") for english, german in made)
+    assert all(english.startswith("He left at ") and other.startswith("Er ging um ") for english, other in made)
     assert len(set(made)) > 5
 
 
 @pytest.mark.parametrize("number", [2, 17, 20, 21, 45, 100, 101, 150, 1250, 12_600, 600_000])
 def test_spelled_numbers_have_no_gaps(number: int) -> None:
-    english, german = amounts.spelled(number)
-    assert re.fullmatch("[a-z -]+", english)
-    assert re.fullmatch("[a-zäöüß]+", german)
+    assert re.fullmatch("[a-z -]+", amounts.spelled(number))
+    assert re.fullmatch("[a-zäöüß]+", german.spelled(number))
 
 
 def test_sums_are_written_as_each_language_writes_them() -> None:
     for seed in range(500):
-        english, german = amounts.draw_money(Random(seed))
-        numbers = [re.findall(r"[\d.,]*\d", text) for text in (english, german)]
+        pair = amounts.draw_money(Random(seed), german.AMOUNTS)
+        numbers = [re.findall(r"[\d.,]*\d", text) for text in pair]
         assert [number.translate(str.maketrans(",.", ".,")) for number in numbers[0]] == numbers[1]
 
 
@@ -75,18 +74,18 @@ def test_names_are_the_same_on_both_sides(lists: names.Names) -> None:
     pairs = [("Tom's sister knows Mary.", "Toms Schwester kennt Maria."), ("I live in Boston.", "Ich wohne in Boston.")]
     made = list(names.everyday_names(pairs * 20, lists, Random(1)))
     assert len(made) > 40
-    for english, german in made:
+    for english, other in made:
         assert not re.search("Tom|Mary|Boston", english)
         if "sister" in english:
-            assert f"{english.partition(chr(39))[0]}s " in german
+            assert f"{english.partition(chr(39))[0]}s " in other
         else:
             place = english.removeprefix("I live in ").rstrip(".")
-            assert german == f"Ich wohne in {'München' if place == 'Munich' else place}."
+            assert other == f"Ich wohne in {'München' if place == 'Munich' else place}."
 
 
 def test_a_name_that_one_side_has_more_often_stays() -> None:
-    assert names.replace_name(("Tom saw Tom.", "Tom sah ihn."), ("Tom", "Tom"), ("Ada", "Ada")) is None
-    assert names.replace_name(("Tom's dog", "Toms Hund"), ("Tom", "Tom"), ("Hans", "Hans")) is None
+    assert german.replace_name(("Tom saw Tom.", "Tom sah ihn."), ("Tom", "Tom"), ("Ada", "Ada")) is None
+    assert german.replace_name(("Tom's dog", "Toms Hund"), ("Tom", "Tom"), ("Hans", "Hans")) is None
 
 
 def test_one_word_in_capitals_on_both_sides() -> None:
@@ -100,18 +99,19 @@ def test_one_word_in_capitals_on_both_sides() -> None:
 def test_lists_have_as_many_items_on_both_sides() -> None:
     nouns = words.nouns([("anvil", "Amboss"), ("apron", "Schürze"), ("to run", "laufen"), ("Bonn", "Bonn")])
     assert nouns == [("anvil", "Amboss"), ("apron", "Schürze")]
-    for english, german in words.lists(nouns, Random(1), 100):
-        assert len(re.split(", | and | or ", english)) == len(re.split(", | und | oder ", german))
+    for english, other in words.lists(nouns, Random(1), 100, frames.GERMAN["heads"], (" und ", " oder ")):
+        assert len(re.split(", | and | or ", english)) == len(re.split(", | und | oder ", other))
 
 
 def test_nothing_of_the_checks_is_written(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     held_out = next(iter(sorted(common.held_out_sentences())))
-    count = common.write_pairs(tmp_path / "some", [("One.", "Eins."), (held_out.upper(), "x"), ("One.", "Eins.")])
+    count = common.write_pairs(tmp_path / "some", [("One.", "Eins."), (held_out.upper(), "x"), ("One.", "Eins.")], "de")
     assert count == 1
-    assert list(common.read_pairs(tmp_path, "some")) == [("One.", "Eins.")]
+    assert list(common.read_pairs(tmp_path, "some", "de")) == [("One.", "Eins.")]
     assert "quorn" in common.held_out_names() or len(common.held_out_names()) > 50
-    frames = [*clock.TIME_FRAMES, *clock.DATE_FRAMES, *amounts.MEASURE_FRAMES, *amounts.MONEY_FRAMES]
-    made = islice(clock.framed(frames, clock.draw_time, 3_000, Random(2)), 3_000)
+    some = [pair for kind in ("times", "dates", "measures", "money") for pair in frames.GERMAN[kind]]
+    draw_time = partial(clock.draw_time, clock=german.CLOCK)
+    made = clock.framed(some, draw_time, 3_000, Random(2), german.DAYS)
     assert not any(common.is_held_out(*pair) for pair in made)
 
 
@@ -148,12 +148,12 @@ def test_spoken_times_in_french(moment: tuple[int, int], expected: tuple[str, st
     ],
 )  # fmt: skip
 def test_french_numbers_in_words(number: int, expected: str) -> None:
-    assert french.spelled(number)[1] == expected
+    assert french.spelled(number) == expected
 
 
 def test_french_sums_have_a_comma_and_narrow_spaces() -> None:
     for seed in range(500):
-        english, other = french.draw_money(Random(seed))
+        english, other = amounts.draw_money(Random(seed), french.AMOUNTS)
         numbers = [re.findall(r"\d[\d.,\u202f]*\d|\d", text) for text in (english, other)]
         assert [french.in_digits(number) for number in numbers[0]] == numbers[1]
         assert not re.search(r"\d[. ]\d", other)
@@ -167,14 +167,13 @@ def test_real_sentences_get_other_times_in_french() -> None:
     ]
     made = list(clock.other_times(pairs, Random(1), 20, french.CLOCK))
     assert len(made) > 10 and all(other.startswith("Il est parti à ") for _, other in made)
-    frames = [*french.TIME_FRAMES, *french.DATE_FRAMES, *french.MEASURE_FRAMES, *french.MONEY_FRAMES]
-    assert not any(
-        common.is_held_out(*pair) for pair in clock.framed(frames, french.draw_date, 3_000, Random(2), french.DAYS)
-    )
+    some = [pair for kind in ("times", "dates", "measures", "money") for pair in frames.FRENCH[kind]]
+    dated = clock.framed(some, french.draw_date, 3_000, Random(2), french.DAYS)
+    assert not any(common.is_held_out(*pair) for pair in dated)
 
 
-def test_french_names_have_no_genitive(lists: names.Names) -> None:
-    replaced = names.replace_french_name
+def test_french_names_have_no_genitive() -> None:
+    replaced = french.replace_name
     assert replaced(("Tom's dog", "le chien de Tom"), ("Tom", "Tom"), ("Ada", "Ada")) == ("Ada's dog", "le chien d'Ada")
     assert replaced(("I know that Tom left.", "Je sais que Tom est parti."), ("Tom", "Tom"), ("Ida", "Ida")) == (
         "I know that Ida left.",
@@ -189,7 +188,7 @@ def test_the_french_side_of_europarl_has_gaps(tmp_path) -> None:
         path = tmp_path / f"{name}.xz"
         path.parent.mkdir(parents=True)
         path.write_bytes(lzma.compress(text.encode()))
-    assert list(common.read_parliament(tmp_path, 0, "fr")) == [("One.", "Un.")]
+    assert list(common.read_parliament(tmp_path, 0, "fr", "europarl-fr")) == [("One.", "Un.")]
 
 
 def test_every_part_has_its_maker_and_its_sources() -> None:

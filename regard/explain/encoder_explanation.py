@@ -6,13 +6,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from regard.data.pieces import Piece, TokenizedSide
 from regard.errors import InputError, UserError
 from regard.escaping import shorten
-from regard.explain.explanation import AttentionKind, Candidate, HeadFacts
+from regard.explain.explanation import AnyExplanation, AttentionKind, Candidate, HeadFacts
 from regard.generate.options import Matrix
 
 FORMAT = 1
@@ -111,11 +110,11 @@ class Similarity:
     """The cosine of two texts' vectors as a sum over pairs of pieces; see SIMILARITY."""
 
     cosine: float
-    pieces: Matrix | None  # (pieces of the first, pieces of the second); None where the vectors are no means
+    pieces: Matrix | None  # (pieces of the first, pieces of the second); None where the vectors are not means
 
 
 @dataclass(frozen=True)
-class EncoderExplanation:
+class EncoderExplanation(AnyExplanation):
     """What an encoder says about a text, and why. Layers and heads are counted from 0 here, and from 1 in pages and figures."""
 
     model: EncoderFacts
@@ -172,36 +171,6 @@ class EncoderExplanation:
         if fields["similarity"] is not None:
             fields["similarity"] = Similarity(**fields["similarity"])
         return cls(**fields)
-
-    def html(self) -> str:
-        """The page, as one self-contained file."""
-        from regard.explain.page import render_page
-
-        return render_page(self)
-
-    def figure(
-        self,
-        kind: AttentionKind = "encoder",
-        layer: int | None = None,
-        heads: Sequence[int] = (),
-        word: str | None = None,
-        pieces: bool = False,
-    ) -> str:
-        """An SVG of the attention in the text, or the first of two, with lines between words; see `figure.draw_attention`."""
-        from regard.explain.figure import draw_attention, to_svg
-
-        return to_svg(draw_attention(self, kind, layer, heads, word, pieces))
-
-    def save(self, path: str | Path, **options: Any) -> None:
-        """Write a page (.html), the data (.json) or a figure (.svg, .png); `options` are those of `figure`."""
-        from regard.explain.save import save
-
-        save(self, Path(path), **options)
-
-    def _repr_html_(self) -> str:
-        from regard.explain.page import render_frame
-
-        return render_frame(self)
 
 
 def sums(pieces: Sequence[float], side: TokenizedSide) -> list[float]:

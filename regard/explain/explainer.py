@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -322,7 +323,13 @@ def clean(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").strip()
 
 
-def rounded(values: Tensor) -> list:  # type: ignore[type-arg]  # nested as deep as the tensor
+def rounded(values: Tensor, digits: int = _DIGITS) -> list:  # type: ignore[type-arg]  # nested as deep as the tensor
     """Nested lists of numbers that are short in JSON."""
-    factor = 10**_DIGITS
-    return (values.double() * factor).round().div(factor).tolist()  # type: ignore[no-any-return]
+    return _with_short_zeros((values.double() * 10**digits).round().div(10**digits).tolist())
+
+
+def _with_short_zeros(nested: list[Any]) -> list[Any]:
+    """0 in place of 0.0."""
+    if nested and isinstance(nested[0], list):
+        return [_with_short_zeros(one) for one in nested]
+    return [value or 0 for value in nested]

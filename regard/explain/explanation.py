@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from regard.data.pieces import Piece, TokenizedSide
 from regard.errors import UserError
@@ -91,8 +91,55 @@ class Saliency:
     decoder_input: Matrix  # (target pieces, decoder input); 0 for later positions
 
 
+class AnyExplanation:
+    """What every explanation offers: a page, figures and files, and its page in a notebook."""
+
+    if TYPE_CHECKING:  # fields of one, computed by another
+
+        @property
+        def attention(self) -> dict[AttentionKind, list[list[Matrix]]]:
+            """What a figure draws: [layer][head][query][key] of each kind."""
+
+        def sides(self, kind: AttentionKind) -> tuple[TokenizedSide, TokenizedSide]:
+            """The pieces of the queries and of the keys."""
+
+        def to_json(self) -> dict[str, Any]:
+            """Plain dicts, lists, strings and numbers."""
+
+    def html(self) -> str:
+        """The page, as one self-contained file."""
+        from regard.explain.page import render_page
+
+        return render_page(self)
+
+    def figure(
+        self,
+        kind: AttentionKind = "encoder",
+        layer: int | None = None,
+        heads: Sequence[int] = (),
+        word: str | None = None,
+        pieces: bool = False,
+    ) -> str:
+        """An SVG with lines between words, as in figures 3 to 5 of the paper; of two texts, those of the first. See
+        `figure.draw_attention`."""
+        from regard.explain.figure import draw_attention, to_svg
+
+        return to_svg(draw_attention(self, kind, layer, heads, word, pieces))
+
+    def save(self, path: str | Path, **options: Any) -> None:
+        """Write a page (.html), the data (.json) or a figure (.svg, .png); `options` are those of `figure`."""
+        from regard.explain.save import save
+
+        save(self, Path(path), **options)
+
+    def _repr_html_(self) -> str:
+        from regard.explain.page import render_frame
+
+        return render_frame(self)
+
+
 @dataclass(frozen=True)
-class Explanation:
+class Explanation(AnyExplanation):
     """What a model did to translate one sentence.
 
     Row t of cross-attention is what the decoder attends to while it chooses target piece t, with decoder input t, the piece
@@ -163,36 +210,6 @@ class Explanation:
         if kind == "encoder":
             return self.source, self.source
         return (self.decoder_input, self.decoder_input) if kind == "decoder" else (self.target, self.source)
-
-    def html(self) -> str:
-        """The page, as one self-contained file."""
-        from regard.explain.page import render_page
-
-        return render_page(self)
-
-    def figure(
-        self,
-        kind: AttentionKind = "encoder",
-        layer: int | None = None,
-        heads: Sequence[int] = (),
-        word: str | None = None,
-        pieces: bool = False,
-    ) -> str:
-        """An SVG with lines between words, as in figures 3 to 5 of the paper; see `figure.draw_attention`."""
-        from regard.explain.figure import draw_attention, to_svg
-
-        return to_svg(draw_attention(self, kind, layer, heads, word, pieces))
-
-    def save(self, path: str | Path, **options: Any) -> None:
-        """Write a page (.html), the data (.json) or a figure (.svg, .png); `options` are those of `figure`."""
-        from regard.explain.save import save
-
-        save(self, Path(path), **options)
-
-    def _repr_html_(self) -> str:
-        from regard.explain.page import render_frame
-
-        return render_frame(self)
 
 
 def by_words(matrix: Matrix, queries: TokenizedSide, keys: TokenizedSide) -> Matrix:

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
 from regard.errors import UserError
-from regard.explain.encoder_explanation import EncoderExplanation
-from regard.explain.explanation import AttentionKind, Explanation, by_words
+from regard.explain.explanation import AnyExplanation, AttentionKind, by_words
 from regard.generate.options import Matrix
 
 COLOURS = ("#3b6fb5", "#e0832b", "#3f9a54", "#c9463d", "#8560b0", "#8c6244", "#d26fae", "#6f7680", "#a9a22c", "#2fa4b5")
@@ -74,7 +73,7 @@ class Drawing:
 
 
 def draw_attention(
-    explanation: Explanation | EncoderExplanation,
+    explanation: AnyExplanation,
     kind: AttentionKind = "encoder",
     layer: int | None = None,
     heads: Sequence[int] = (),

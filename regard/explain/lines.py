@@ -26,19 +26,19 @@ def lines(explanation: EncoderExplanation) -> Iterator[str]:
 
 
 def window_note(explanation: EncoderExplanation) -> str:
-    """What is said of texts of which only a part is explained; empty if all of it is."""
+    """A note for texts that are explained only in part; empty if all of the text is."""
     notes = []
     for reading in explanation.readings:
         if reading.windows > 1:
-            notes.append(f"the text is longer than is read at once: this is part {reading.window} of {reading.windows}")
+            notes.append(
+                f"the text is longer than the model reads at once: this is part {reading.window} of {reading.windows}"
+            )
         shown = reading.shown[1] - reading.shown[0]
         if shown < (count := len(reading.side.pieces)):
-            notes.append(f"attention is drawn between {shown} of its {count} pieces, from piece {reading.shown[0] + 1}")
-    left = len(explanation.predictions) - len({one.prediction for one in explanation.attributions})
-    if left:
-        notes.append(
-            f"what decided is computed for {len(explanation.predictions) - left} of {len(explanation.predictions)} words"
-        )
+            notes.append(f"attention is drawn for {shown} of its {count} pieces, from piece {reading.shown[0] + 1} on")
+    explained, answers = len({one.prediction for one in explanation.attributions}), len(explanation.predictions)
+    if explained < answers:
+        notes.append(f"the words that decided were computed for {explained} of {answers} answers")
     return "; ".join(dict.fromkeys(notes))
 
 

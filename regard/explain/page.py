@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 from regard.explain.encoder_explanation import EncoderExplanation
-from regard.explain.explanation import CAUTION, SALIENCY, Explanation
+from regard.explain.explanation import CAUTION, SALIENCY, AnyExplanation
 from regard.explain.lines import window_note
 
 _DIGITS = 4  # more than a screen shows
@@ -38,7 +38,7 @@ _PAGE = """<!doctype html>
 """
 
 
-def render_page(explanation: Explanation | EncoderExplanation) -> str:
+def render_page(explanation: AnyExplanation) -> str:
     """The page as one self-contained file."""
     names = ["explain.js", "explain_encoder.js"] if isinstance(explanation, EncoderExplanation) else ["explain.js"]
     style, scripts = static("explain.css"), [static(name) for name in names]
@@ -54,7 +54,7 @@ def render_page(explanation: Explanation | EncoderExplanation) -> str:
     )
 
 
-def render_frame(explanation: Explanation | EncoderExplanation) -> str:
+def render_frame(explanation: AnyExplanation) -> str:
     """The page as a frame for a notebook: with an origin of its own, so that it cannot read the page around it, and in ASCII, so
     that the script keeps its hash whatever that page's encoding."""
     page = html.escape(render_page(explanation), quote=True).encode("ascii", "xmlcharrefreplace").decode("ascii")
@@ -65,16 +65,16 @@ def render_frame(explanation: Explanation | EncoderExplanation) -> str:
     )
 
 
-def page_data(explanation: Explanation | EncoderExplanation) -> dict[str, Any]:
+def page_data(explanation: AnyExplanation) -> dict[str, Any]:
     """The explanation, rounded to visible digits, and the page's texts about it."""
     document = explanation.to_json()
     if isinstance(explanation, EncoderExplanation):
-        return {name: _short(value) for name, value in document.items()} | {
+        return {name: _visible(value) for name, value in document.items()} | {
             "caution": CAUTION,
             "note": window_note(explanation),
         }
     for name in ("attention", "saliency"):
-        document[name] = _short(document[name])
+        document[name] = _visible(document[name])
     return document | {"caution": CAUTION, "saliency_method": SALIENCY}
 
 
@@ -94,11 +94,12 @@ def _hash(content: str) -> str:
     return f"sha256-{base64.b64encode(digest).decode('ascii')}"
 
 
-def _short(value: Any) -> Any:
+def _visible(value: Any) -> Any:
+    """Numbers with the digits that a page shows, at any depth."""
     if isinstance(value, dict):
-        return {key: _short(item) for key, item in value.items()}
+        return {key: _visible(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_short(item) for item in value]
+        return [_visible(item) for item in value]
     if isinstance(value, str) or value is None:
         return value
     rounded = round(value, _DIGITS)

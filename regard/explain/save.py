@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import UserError
-from regard.explain.encoder_explanation import EncoderExplanation
-from regard.explain.explanation import Explanation
+from regard.explain.explanation import AnyExplanation
 from regard.explain.figure import check_matplotlib, draw_attention, to_png, to_svg
 from regard.explain.page import render_page
 from regard.files import check_new_file, write_atomic
@@ -32,7 +31,7 @@ def check_path(path: Path, options: Mapping[str, Any]) -> None:
         check_matplotlib()
 
 
-def save(explanation: Explanation | EncoderExplanation, path: Path, **options: Any) -> None:
+def save(explanation: AnyExplanation, path: Path, **options: Any) -> None:
     """Write the explanation to a new file; `options` are those of `draw_attention`, for figures only."""
     check_path(path, options)
     suffix = path.suffix.lower()

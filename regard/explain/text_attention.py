@@ -13,7 +13,7 @@ import torch
 from regard.bundle import Bundle
 from regard.data.pieces import TokenizedSide, group_words
 from regard.errors import InputError
-from regard.explain.explainer import head_facts
+from regard.explain.explainer import head_facts, rounded
 from regard.explain.explanation import CAUTION
 from regard.generate.engines.torch_engine import TorchEngine
 from regard.layout import SequenceLayout
@@ -59,7 +59,7 @@ class TextAttention:
             "model": {"num_heads": heads, "layers": len(layers)},
             "pieces": {"shown": shown, "of": len(ids)},
             "decoder_input": dataclasses.asdict(side),
-            "attention": {"decoder": [_short(layer[:, -shown:, -shown:]) for layer in layers]},
+            "attention": {"decoder": [rounded(layer[:, -shown:, -shown:], _DIGITS) for layer in layers]},
             "heads": {
                 "decoder": [[dataclasses.asdict(one) for one in head_facts(layer, "decoder")] for layer in layers]
             },
@@ -74,9 +74,3 @@ class TextAttention:
 def drawn_pieces(pieces: int, heads: int) -> int:
     """How many pieces of a text are drawn, by the heads of all layers together."""
     return min(pieces, MAX_PIECES, math.isqrt(_MAX_NUMBERS // heads))
-
-
-def _short(weights: torch.Tensor) -> Any:
-    """Nested lists of numbers that are short in JSON."""
-    rounded = (weights.double() * 10**_DIGITS).round().div(10**_DIGITS).tolist()
-    return [[[value or 0 for value in row] for row in head] for head in rounded]

@@ -13,8 +13,8 @@ from regard.data.corpus import Corpus, check_corpus
 from regard.errors import UserError
 from regard.progress import counted
 from regard.recipe import Recipe
-from regard.tasks.counting import PIECES_PER_WORD
-from regard.tasks.label_plan import FROM_ENCODER, context_of, encoder_lr
+from regard.tasks.counting import PIECES_PER_WORD, readable_length
+from regard.tasks.label_plan import FROM_ENCODER, encoder_lr
 from regard.tasks.task import Decision, Outcome, Plan, Prospect
 from regard.tasks.translation_plan import SAMPLE_LINES, corpus_spec
 from regard.translation.languages import language_in_name, language_of_text
@@ -68,7 +68,7 @@ def plan(inputs: Sequence[Path], given: Mapping[str, Any], on_cpu: bool) -> Plan
 
     def values(size: Size, held_out: int) -> dict[str, Any]:
         data = {"source": languages[0], "target": languages[1], "root": root, "train": spec}
-        longest = min(LENGTH, context_of(init)) if init else LENGTH
+        longest = min(LENGTH, (readable_length(init) if init else None) or LENGTH)
         tokenizer: dict[str, Any] = {} if init else {"vocab_size": size.vocab_size}
         model = {"preset": "init"} if init else {"preset": "small", **size.model}
         train: dict[str, Any] = {"epochs": size.epochs, "batch_tokens": size.batch_tokens, **_TRAIN, "lr": size.lr}

@@ -15,7 +15,7 @@ from regard.data.labelled import BETWEEN, find_words, table_sample
 from regard.errors import UserError
 from regard.progress import counted
 from regard.recipe import INIT, Recipe, recipe_from_dict
-from regard.tasks.counting import PIECES_PER_WORD
+from regard.tasks.counting import PIECES_PER_WORD, readable_length
 from regard.tasks.task import Decision, Plan
 
 ENCODER_TASKS = ("embed", "fill")  # of the built-in models to start from; the first task that has one
@@ -92,7 +92,7 @@ def _plan(
             if preset := given.get("model", {}).get("preset"):
                 model = {"preset": preset, "head": model["head"]}
         tokenizer = {} if init else {"vocab_size": max(1_000, min(8_000, texts // 2))}
-        longest = context_of(init) if init else LENGTH
+        longest = (readable_length(init) if init else None) or LENGTH
         return {
             "data": {**data, "max_length": min(LENGTH, longest)},
             "tokenizer": tokenizer,
@@ -140,15 +140,6 @@ def encoder_lr(init: str) -> float:
     except UserError:  # refused later
         width = 768
     return float(f"{min(2e-4, 1e-4 * 384 / width):.2g}")
-
-
-def context_of(init: str) -> int:
-    """Tokens that the encoder can read."""
-    try:
-        bundle = read_bundle(find_bundle(init))
-    except UserError:
-        return LENGTH
-    return min(bundle.config.longest or LENGTH, bundle.max_length)
 
 
 def _held_out(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from regard.bundle import find_bundle, read_bundle
 from regard.data.corpus import COMPRESSION_SUFFIXES, RecordSource
 from regard.data.documents import ChatCorpus, find_texts
 from regard.errors import UserError
@@ -18,6 +17,7 @@ from regard.models.presets import LLAMA_BLOCK, gated_width
 from regard.progress import counted
 from regard.recipe import FINE_TUNING_LR, MAX_SHARE
 from regard.task_table import TABLE_SUFFIXES, TEXT_SUFFIXES, WORDS_SUFFIXES
+from regard.tasks.counting import readable_length
 from regard.tasks.task import Decision, Plan
 
 CHARACTERS_PER_PIECE = 4.0  # roughly, with a subword vocabulary
@@ -108,7 +108,7 @@ def plan(inputs: Sequence[Path], given: Mapping[str, Any], on_cpu: bool) -> Plan
         if preset := given.get("model", {}).get("preset"):  # it sets the whole shape
             model = {"preset": preset}
         if is_tuned:  # shape, vocabulary and context are the model's
-            data["max_length"] = min(_FINE_TUNING_LENGTH, context_of(str(given["train"]["init"])) or tier.length)
+            data["max_length"] = min(_FINE_TUNING_LENGTH, readable_length(str(given["train"]["init"])) or tier.length)
             tokenizer, model = {}, {"preset": "init"}
             train |= {"optimizer": "adamw", "lr": FINE_TUNING_LR}
             if given["train"].get("lora"):  # an average of steps has changes of a higher rank than an adapter holds
@@ -137,14 +137,6 @@ def plan(inputs: Sequence[Path], given: Mapping[str, Any], on_cpu: bool) -> Plan
         )
 
     return Plan([values(tier, {"valid": _SHARE}) for tier in tiers], decide)
-
-
-def context_of(init: str) -> int | None:
-    """The context of the model to fine-tune; None for a missing model, which is refused later."""
-    try:
-        return read_bundle(find_bundle(init)).max_length
-    except UserError:
-        return None
 
 
 def unit_tiers(tiers: Sequence[TextTier], tokenizer: Mapping[str, Any]) -> list[TextTier]:

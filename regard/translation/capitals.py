@@ -13,6 +13,7 @@ from itertools import combinations, product
 
 from regard.data.tokenizer import Tokenizer
 from regard.translation.glossary import with_capital
+from regard.translation.languages import first_subtag
 from regard.translation.terms import Span, overlap_with
 
 _MAYBE = re.compile(r"[^\W\d_a-zß-öø-ÿ]{2}")  # two letters, neither of them a Latin lower-case one
@@ -45,7 +46,7 @@ def to_sentence_case(
 ) -> str | None:
     """A text in capitals as it would be written otherwise, for a model to translate; None for other text. `kept` are places that
     are not translated; they do not count. Abbreviations and words with digits stay in capitals."""
-    if _DOTTED & {code[:2] for code in languages}:
+    if _DOTTED & {first_subtag(code) for code in languages}:
         return None
     is_kept = overlap_with(kept)
     if any(letter.islower() and not is_kept((place, place + 1)) for place, letter in enumerate(text)):
@@ -83,7 +84,7 @@ def _write(words: set[str], tokenizer: Tokenizer, language: str) -> dict[str, st
     forms = {word: list(dict.fromkeys(_forms(word, language))) for word in sorted(words)}
     listed = [form for some in forms.values() for form in some]
     ids = dict(zip(listed, tokenizer.encode_batch(listed), strict=True))
-    has_nouns = language[:2] == "de"  # with capitals
+    has_nouns = first_subtag(language) == "de"  # with capitals
     return {word: _best(word, some, ids, tokenizer.unk_id, has_nouns) for word, some in forms.items()}
 
 
@@ -91,13 +92,13 @@ def _forms(word: str, language: str) -> Iterator[str]:
     """The word itself, in lower case and with a first capital; all of them are this word in capitals."""
     yield word
     small = word.lower()
-    parts = small.split("ss") if language[:2] == "de" else [small]
+    parts = small.split("ss") if first_subtag(language) == "de" else [small]
     if not 2 <= len(parts) <= _MOST_SS + 1:
         parts = [small]
     for letters in product(("ss", "ß"), repeat=len(parts) - 1):
         form = parts[0] + "".join(letter + part for letter, part in zip(letters, parts[1:], strict=True))
         yield from (one for one in (form, with_capital(form)) if one.upper() == word)
-    if language[:2] == "fr" and small.isascii():
+    if first_subtag(language) == "fr" and small.isascii():
         yield from _accented(small)
 
 

@@ -9,7 +9,7 @@ from functools import cache
 from typing import NamedTuple
 
 from regard.errors import UserError
-from regard.translation.languages import language_name, rank_languages
+from regard.translation.languages import first_subtag, language_name, rank_languages
 
 _MOST_CHARACTERS = 5_000  # of a text are looked at
 _WINDOW = 80  # characters of a part that is classified by itself
@@ -78,7 +78,7 @@ def find_other_language(text: str, source: str, target: str) -> Detected | None:
     A classifier that does not know `source` is believed only where it finds `target`, as in a text for the other direction.
     """
     text = text[:_MOST_CHARACTERS]
-    wanted, other = _first(source), _first(target)
+    wanted, other = first_subtag(source), first_subtag(target)
     if sum(map(str.isalpha, text)) < _FEWEST_LETTERS or _is_plainly(text, wanted):
         return None
     try:
@@ -115,7 +115,7 @@ class LanguageNotice:
         if found is None:
             return ""
         self._is_said = True
-        fitting = [pair for pair in self._others() if _first(pair[0]) == found.language]
+        fitting = [pair for pair in self._others() if first_subtag(pair[0]) == found.language]
         if fitting:
             # The same target first: that is what was asked for.
             source, target = min(fitting, key=lambda pair: pair[1] != self._target)
@@ -177,8 +177,3 @@ def _whole_words(text: str, start: int, end: int) -> str:
 
 def _are_alike(one: str, other: str) -> bool:
     return one == other or (one in _GROUP and _GROUP[one] == _GROUP.get(other))
-
-
-def _first(code: str) -> str:
-    """The language of a code such as pt-BR."""
-    return re.split(r"[-_]", code)[0].lower()

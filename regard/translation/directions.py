@@ -14,7 +14,8 @@ Direction = tuple[str, str]  # codes of source and target
 def choose_direction(
     directions: Sequence[Direction], source: str | None, target: str | None, sample: Iterable[str] = ()
 ) -> Direction:
-    """The direction with these languages, as people write them; None may be any. Of several the one whose source the sample is in.
+    """The direction between these languages, in the codes that people type (`EN`, `pt_BR`); None stands for any. If several
+    directions fit, the one whose source language the sample is in.
 
     >>> choose_direction([("en", "fr"), ("fr", "en")], None, "FR")
     ('en', 'fr')
@@ -38,7 +39,7 @@ def choose_direction(
 
 
 def fitting_directions(directions: Sequence[Direction], source: str | None, target: str | None) -> list[Direction]:
-    """The directions with these languages, as people write them; None may be any."""
+    """The directions between these languages, in the codes that people type (`EN`, `pt_BR`); None stands for any language."""
     sources, targets = ({pair[side] for pair in directions} for side in (0, 1))
     from_ = None if source is None else match_code(source, sources)
     to = None if target is None else match_code(target, targets)

@@ -62,7 +62,7 @@ def other_language(path: Path, language: str, other: str) -> str | None:
     code = _from_name(path)
     if code is None:
         return None
-    named, wanted = (re.split(r"[-_]", name)[0].lower() for name in (code, language))
+    named, wanted = first_subtag(code), first_subtag(language)
     return code if named != wanted and {named, wanted} <= _TWO_LETTERS else None
 
 
@@ -96,7 +96,7 @@ def _from_text(sample: Sequence[str]) -> str | None:
 
 def is_in_other(sample: Sequence[str], language: str, other: str) -> bool:
     """Whether a text that should be in `language` is clearly in `other`. Only for languages that the classifier knows."""
-    wanted, wrong = (re.split(r"[-_]", code)[0].lower() for code in (language, other))
+    wanted, wrong = first_subtag(language), first_subtag(other)
     lines = [line for line in sample if line.strip()]
     if not lines or wanted == wrong or not {wanted, wrong} <= _TWO_LETTERS:
         return False
@@ -146,6 +146,15 @@ _NAMES = dict(
 )
 
 
+def first_subtag(code: str) -> str:
+    """The language of a code, without script and region.
+
+    >>> first_subtag("pt-BR"), first_subtag("DE_AT"), first_subtag("")
+    ('pt', 'de', '')
+    """
+    return re.split("[-_]", code)[0].lower()
+
+
 def language_name(code: str) -> str:
     """The English name of a language; the code itself if unknown, since models may use any label.
 
@@ -168,7 +177,7 @@ def match_code(wanted: str, known: Iterable[str]) -> str | None:
     exact = {_plain(code): code for code in known}
     if (code := exact.get(_plain(wanted))) is not None:
         return code
-    alike = [code for plain, code in exact.items() if plain.split("-")[0] == _plain(wanted).split("-")[0]]
+    alike = [code for plain, code in exact.items() if first_subtag(plain) == first_subtag(_plain(wanted))]
     return alike[0] if len(alike) == 1 else None
 
 

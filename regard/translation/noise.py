@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from regard.data.clean import is_empty
 from regard.data.corpus import Pair, shorten
+from regard.translation.languages import first_subtag
 from regard.translation.protect import find_spans
 from regard.translation.terms import Span, overlap_with
 
@@ -115,7 +116,7 @@ _TURKIC = {"tr", "az"}  # i/İ and ı/I are different letters
 
 
 def _is_turkic(language: str) -> bool:
-    return re.split("[-_]", language)[0].lower() in _TURKIC
+    return first_subtag(language) in _TURKIC
 
 
 def _lower_case(text: str, language: str) -> str:

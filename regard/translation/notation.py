@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from regard.translation.languages import first_subtag
 from regard.translation.terms import Span, overlap_with
 
 _POINT = frozenset("ak am cy en fil ga ha he hi ig ja ko ms mt si so sw th tl tw yo zh".split())
@@ -13,7 +14,7 @@ _COMMA = frozenset("ca da de el es eu gl hr id is it nl pt ro sl sr tr vi".split
 _OTHERS = frozenset(  # regions whose conventions differ from their language's
     "de-ch de-li en-za es-cr es-do es-gt es-hn es-mx es-ni es-pa es-pe es-pr es-sv es-us it-ch pt-pt".split()
 )
-_SPACED = frozenset(["fr"])  # with a decimal comma, and narrow spaces between thousands
+_THIN_GROUPS = frozenset(["fr"])  # with a decimal comma, and narrow spaces between thousands
 _THIN = "\u202f"
 SPACES = r" \u00a0\u202f"
 # Next to one of these, a number is part of something else.
@@ -48,8 +49,8 @@ def decimal_mark(language: str) -> str:
     ('.', ',', '', ',')
     """
     code = language.lower().replace("_", "-")
-    first = code.split("-")[0]
-    return "" if code in _OTHERS else "." if first in _POINT else "," if first in _COMMA | _SPACED else ""
+    first = first_subtag(code)
+    return "" if code in _OTHERS else "." if first in _POINT else "," if first in _COMMA | _THIN_GROUPS else ""
 
 
 def separators(language: str) -> tuple[str, str] | None:
@@ -61,7 +62,7 @@ def separators(language: str) -> tuple[str, str] | None:
     point = decimal_mark(language)
     if not point:
         return None
-    return point, _THIN if re.split("[-_]", language.lower())[0] in _SPACED else _other(point)
+    return point, _THIN if first_subtag(language) in _THIN_GROUPS else _other(point)
 
 
 def _other(point: str) -> str:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from regard.translation.languages import first_subtag
 from regard.translation.terms import Span, overlap_with
 
 _DOUBLE = '"„“”‟«»'
@@ -49,7 +50,7 @@ _CUSTOMARY = {
     "pt": "“”‘’",
     "sv": "””’’",
 }
-_SPACED = frozenset(["fr"])  # with a blank inside « », also where other languages are typed with straight marks
+_BLANK_INSIDE = frozenset(["fr"])  # with a blank inside « », also where other languages are typed with straight marks
 
 
 @dataclass(frozen=True)
@@ -188,8 +189,9 @@ def _inner(quotations: Sequence[Quotation]) -> set[Quotation]:
 
 
 def customary(language: str, like: Quotation) -> tuple[str, str] | None:
-    """The opening and closing mark of a quotation in a language, of the same kind as another; None if they are not known, or if
-    what the model wrote may stay: in French also straight marks become « ».
+    """The opening and closing mark that a language uses for a quotation of the same kind as `like`: double or single, curly or
+    straight. None if the language's marks are not known, and for straight marks in French: a model may write « » for them, which
+    stay.
 
     >>> [customary("de_AT", find_quotations(said)[0]) for said in ("“Yes”", '"Yes"', "‘Yes’")]
     [('„', '“'), ('"', '"'), ('‚', '‘')]
@@ -205,7 +207,7 @@ def customary(language: str, like: Quotation) -> tuple[str, str] | None:
 
 def is_spaced(language: str) -> bool:
     """Whether a language writes blanks inside its quotation marks."""
-    return re.split("[-_]", language.lower())[0] in _SPACED
+    return first_subtag(language) in _BLANK_INSIDE
 
 
 def respaced(text: str, quotations: Sequence[Quotation], language: str) -> str:
@@ -237,7 +239,7 @@ def writes_curly(language: str) -> bool:
 
 
 def _marks_of(language: str) -> str:
-    return _CUSTOMARY.get(re.split("[-_]", language.lower())[0], "")
+    return _CUSTOMARY.get(first_subtag(language), "")
 
 
 def with_marks(text: str, marks: dict[int, str]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from regard.errors import UserError
+from regard.translation.languages import first_subtag
 from regard.translation.long_words import split_long_words
 
 _LINE = re.compile(r"[^\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+|[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
@@ -66,7 +67,7 @@ def _sentences(line: str, language: str) -> list[str]:
         raise UserError(
             "splitting text into sentences needs one more package; run: pip install 'regard[documents]'"
         ) from None
-    code = re.split(r"[-_]", language)[0].lower()
+    code = first_subtag(language)
     sentences: list[str] = []
     position = 0
     while position < len(line):

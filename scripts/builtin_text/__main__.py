@@ -20,8 +20,9 @@ from random import Random
 
 from regard.data.corpus import read_lines
 from regard.translation.noise import Kind, make_kinds, noise
-from scripts.builtin_text import clock, names, words
+from scripts.builtin_text import amounts, clock, names, words
 from scripts.builtin_text.common import (
+    PARLIAMENT,
     Pair,
     has_held_out_name,
     is_held_out,
@@ -60,7 +61,9 @@ class TextMaker:
     def parliament(self, *parts: int) -> Iterator[Pair]:
         """Parts of Europarl; of a language with fewer, those that there are."""
         known = dict.fromkeys(part % self.other.parliament for part in parts)
-        return chain.from_iterable(read_parliament(self.data, part, self.other.code) for part in known)
+        return chain.from_iterable(
+            read_parliament(self.data, part, self.other.code, self.other.parliament_folder) for part in known
+        )
 
     @cached_property
     def tatoeba(self) -> list[Pair]:
@@ -72,7 +75,7 @@ class TextMaker:
 
     @cached_property
     def names(self) -> names.Names:
-        return names.read_names(self.data, self.other.code)
+        return names.read_names(self.data, self.other.code, self.other.naming)
 
     @cached_property
     def entries(self) -> list[Pair]:
@@ -133,8 +136,9 @@ class TextMaker:
         time = partial(clock.draw_time, clock=other.clock)
         yield from clock.framed(frames["times"], time, 24_000, draw, other.clock.days)
         yield from clock.framed(frames["dates"], other.draw_date, 6_000, draw, other.clock.days)
-        yield from clock.framed(frames["measures"], other.draw_measure, 8_000, draw, other.clock.days)
-        yield from clock.framed(frames["money"], other.draw_money, 10_000, draw, other.clock.days)
+        measure, money = (partial(drawn, amounts=other.amounts) for drawn in (amounts.draw_measure, amounts.draw_money))
+        yield from clock.framed(frames["measures"], measure, 8_000, draw, other.clock.days)
+        yield from clock.framed(frames["money"], money, 10_000, draw, other.clock.days)
 
     def lists(self) -> Iterable[Pair]:
         """Enumerations, and what is between quotation marks."""
@@ -236,7 +240,8 @@ ONE_SIDED = ("parliament_0", "parliament_1")  # of languages whose side of Europ
 
 def parts_of(source: str, target: str) -> tuple[str, ...]:
     """The parts of the text for a direction."""
-    return (*PARTS, *ONE_SIDED) if beside_english(source, target).code == "fr" else PARTS
+    is_apart = beside_english(source, target).parliament_folder != PARLIAMENT
+    return (*PARTS, *ONE_SIDED) if is_apart else PARTS
 
 
 def main() -> None:

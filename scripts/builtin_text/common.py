@@ -14,11 +14,12 @@ from benchmarks.checks import FOLDER, read_checks
 from regard.files import write_atomic
 
 Pair = tuple[str, str]  # English, the other language
+PARLIAMENT = "europarl"  # its folder
 T = TypeVar("T")
 
 
-def read_pairs(data: Path, corpus: str, language: str = "de") -> Iterator[Pair]:
-    """The pairs of DATA/corpus.en.xz and .de.xz (or another language), stripped."""
+def read_pairs(data: Path, corpus: str, language: str) -> Iterator[Pair]:
+    """The pairs of DATA/corpus.en.xz and the file of the other language, stripped."""
     yield from read_sides(data / f"{corpus}.en.xz", data / f"{corpus}.{language}.xz")
 
 
@@ -31,17 +32,15 @@ def read_sides(english: Path, other: Path) -> Iterator[Pair]:
             yield one.strip(), two.strip()
 
 
-def read_parliament(data: Path, part: int, language: str) -> Iterator[Pair]:
-    """A part of Europarl. The French side is apart, and empty where there is none."""
+def read_parliament(data: Path, part: int, language: str, folder: str) -> Iterator[Pair]:
+    """A part of Europarl. A side in a folder of its own has empty lines where there is no translation."""
     name = f"train-{part:02d}"
-    if language == "de":
-        return read_pairs(data, f"europarl/{name}")
-    sides = data / f"europarl/{name}.en.xz", data / f"europarl-{language}/{name}.{language}.xz"
-    return (pair for pair in read_sides(*sides) if all(pair))
+    pairs = read_sides(data / f"{PARLIAMENT}/{name}.en.xz", data / f"{folder}/{name}.{language}.xz")
+    return pairs if folder == PARLIAMENT else (pair for pair in pairs if all(pair))
 
 
-def write_pairs(path: Path, pairs: Iterable[Pair], language: str = "de") -> int:
-    """Writes path.en.xz and path.de.xz, without held-out sentences and without repetitions; returns how many pairs."""
+def write_pairs(path: Path, pairs: Iterable[Pair], language: str) -> int:
+    """Writes path.en.xz and the file of the other language, without held-out sentences and repetitions; returns how many pairs."""
     kept = list(dict.fromkeys(pair for pair in pairs if not is_held_out(*pair)))
     path.parent.mkdir(parents=True, exist_ok=True)
     for side, code in enumerate(("en", language)):

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from scripts.builtin_text import amounts, clock, french, words
-from scripts.builtin_text.common import Pair
+from scripts.builtin_text import amounts, clock, frames, french, german, names, words
+from scripts.builtin_text.common import PARLIAMENT, Pair
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,12 @@ class Language:
     orders: Sequence[str]
     orders_in: str
     parliament: int  # parts of Europarl
+    parliament_folder: str  # of this language's side; the English one is in PARLIAMENT
     clock: clock.Clock
     frames: dict[str, Sequence[Pair]]
     joints: Pair  # "and" and "or" in a list
-    draw_measure: Callable[[Random], Pair]
-    draw_money: Callable[[Random], Pair]
+    amounts: amounts.Amounts
+    naming: names.Naming
     draw_date: Callable[[Random], Pair]
     is_usual: Callable[[Pair], bool]  # of a time in this language
     list_words: Callable[[Sequence[Pair]], list[Pair]]  # of the dictionary, for enumerations
@@ -70,16 +71,14 @@ GERMAN = Language(
     orders=("software/libreoffice", "docs-de/gnome-help"),
     orders_in="software/libreoffice",
     parliament=6,
-    clock=clock.GERMAN,
-    frames={
-        "times": clock.TIME_FRAMES, "dates": clock.DATE_FRAMES, "measures": amounts.MEASURE_FRAMES, "money": amounts.MONEY_FRAMES,
-        "heads": words.HEADS, "quoted": words.QUOTED, "spoken": words.SPOKEN,
-    },
+    parliament_folder=PARLIAMENT,
+    clock=german.CLOCK,
+    frames=frames.GERMAN,
     joints=(" und ", " oder "),
-    draw_measure=amounts.draw_measure,
-    draw_money=amounts.draw_money,
-    draw_date=clock.draw_date,
-    is_usual=clock.is_usual_german,
+    amounts=german.AMOUNTS,
+    naming=german.NAMING,
+    draw_date=german.draw_date,
+    is_usual=german.is_usual,
     list_words=words.nouns,
 )  # fmt: skip
 
@@ -100,14 +99,12 @@ FRENCH = Language(
     orders=("software-fr/catalogues", "docs-fr/gnome-help"),
     orders_in="software-fr/catalogues",
     parliament=2,
+    parliament_folder="europarl-fr",
     clock=french.CLOCK,
-    frames={
-        "times": french.TIME_FRAMES, "dates": french.DATE_FRAMES, "measures": french.MEASURE_FRAMES, "money": french.MONEY_FRAMES,
-        "heads": french.HEADS, "quoted": french.QUOTED, "spoken": french.SPOKEN,
-    },
+    frames=frames.FRENCH,
     joints=(" et ", " ou "),
-    draw_measure=french.draw_measure,
-    draw_money=french.draw_money,
+    amounts=french.AMOUNTS,
+    naming=french.NAMING,
     draw_date=french.draw_date,
     is_usual=french.is_usual,
     list_words=words.small_words,

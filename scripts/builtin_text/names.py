@@ -10,13 +10,21 @@ from pathlib import Path
 from random import Random
 
 from regard.data.corpus import read_lines
-from scripts.builtin_text import french
 from scripts.builtin_text.common import Pair, has_held_out_name, one_of, read_pairs
 
 _PLACE = re.compile(r"[A-ZÀ-Ž][\w'’.-]+(?: [A-ZÀ-Ž][\w'’.-]+){0,2}")
-_SAME_PERSON = {"Mary": "Maria", "John": "Johannes"}  # as sentences about them are translated
-_TOWNS = ("Boston", "Berlin", "London", "Paris", "Chicago", "Kyoto", "Hamburg", "Osaka", "Sydney")
-_NO_GENITIVE = ("s", "x", "z", "ß", "ce")  # German writes those with an apostrophe
+
+
+@dataclass(frozen=True)
+class Naming:
+    """How names stand in sentences of a language, beside English."""
+
+    replace: Callable[
+        [Pair, Pair, Pair], Pair | None
+    ]  # in a pair, one name by another; None where the sides do not agree
+    same_person: dict[str, str]  # people of everyday sentences, as they are translated
+    towns: dict[str, str]  # likewise
+    exonyms: Sequence[Pair] = ()  # places that are called differently; none: those of the lists
 
 
 @dataclass(frozen=True)
@@ -27,7 +35,7 @@ class Names:
     exonyms: Sequence[Pair]  # called differently
     people_maker: Inventor
     place_maker: Inventor
-    language: str = "de"  # beside English
+    naming: Naming
 
 
 class Inventor:
@@ -50,7 +58,7 @@ class Inventor:
                 return word
 
 
-def read_names(data: Path, other: str = "de") -> Names:
+def read_names(data: Path, other: str, naming: Naming) -> Names:
     people = [
         line.split()
         for line in read_lines(data / "names-de/persons-copy.en.xz")  # the same in every language
@@ -61,10 +69,9 @@ def read_names(data: Path, other: str = "de") -> Names:
     pairs = sorted({pair for pair in read_pairs(data, f"names-{other}/places", other) if _is_place(pair)})
     same = [pair for pair in pairs if pair[0] == pair[1] and not pair[1].startswith(("Le ", "La ", "Les "))]
     words = sorted({word for pair in same for word in re.findall(r"[^\W\d_]{4,}", pair[0])})
-    # In French, regions and countries take other prepositions than towns.
-    exonyms = french.TOWNS if other == "fr" else [pair for pair in pairs if pair[0] != pair[1]]
-    exonyms = [pair for pair in exonyms if not has_held_out_name(pair[0])]
-    return Names(first, last, same, exonyms, Inventor([*first, *last]), Inventor(words), other)
+    listed = naming.exonyms or [pair for pair in pairs if pair[0] != pair[1]]
+    exonyms = [pair for pair in listed if not has_held_out_name(pair[0])]
+    return Names(first, last, same, exonyms, Inventor([*first, *last]), Inventor(words), naming)
 
 
 def _is_place(pair: Pair) -> bool:
@@ -104,55 +111,10 @@ def draw_place(names: Names, draw: Random) -> Pair:
 # --- putting it into a pair ---
 
 
-def replace_french_name(pair: Pair, old: Pair, new: Pair) -> Pair | None:
-    """As `replace_name`: French has no genitive, and "de" and "que" lose their vowel before another.
-
-    >>> replace_french_name(("Tom's dog sees Tom.", "Le chien de Tom voit Tom."), ("Tom", "Tom"), ("Ada", "Ada"))
-    ("Ada's dog sees Ada.", "Le chien d'Ada voit Ada.")
-    """
-    english = re.compile(rf"(?<![\w-]){re.escape(old[0])}(?![\w-])")
-    french = re.compile(rf"(?<![\w-])(?:(de|que|lorsque|puisque|jusque) )?{re.escape(old[1])}(?![\w-])")
-    if not english.findall(pair[0]) or len(english.findall(pair[0])) != len(french.findall(pair[1])):
-        return None
-    if _ELIDES.match(old[1]):  # "d'Anne"
-        return None
-
-    def put(match: re.Match[str]) -> str:
-        before = match[1] and (f"{match[1][:-1]}'" if _ELIDES.match(new[1]) else f"{match[1]} ")
-        return (before or "") + new[1]
-
-    return english.sub(lambda match: new[0], pair[0]), french.sub(put, pair[1])
-
-
-_ELIDES = re.compile("[AEIOUÀÂÄÉÈÊËÎÏÔÖÙÛÜH]")
-
-
-def replace_name(pair: Pair, old: Pair, new: Pair) -> Pair | None:
-    """The pair with another name in place of the old one, also in the genitive; None where the two sides do not agree.
-
-    >>> replace_name(("Tom's dog likes Tom.", "Toms Hund mag Tom."), ("Tom", "Tom"), ("Ada", "Ada"))
-    ("Ada's dog likes Ada.", 'Adas Hund mag Ada.')
-    """
-    english = re.compile(rf"(?<![\w-]){re.escape(old[0])}(['’]s)?(?![\w-])")
-    german = re.compile(rf"(?<![\w-]){re.escape(old[1])}(s)?(?![\w-])")
-    genitives = [
-        [bool(match[1]) for match in pattern.finditer(text)]
-        for pattern, text in zip((english, german), pair, strict=True)
-    ]
-    if not genitives[0] or sorted(genitives[0]) != sorted(genitives[1]):
-        return None
-    if any(genitives[0]) and new[1].endswith(_NO_GENITIVE):
-        return None
-    return (
-        english.sub(lambda match: new[0] + (match[1] or ""), pair[0]),
-        german.sub(lambda match: new[1] + (match[1] or ""), pair[1]),
-    )
-
-
 def everyday_names(pairs: Iterable[Pair], names: Names, draw: Random, copies: int = 2) -> Iterator[Pair]:
     """Everyday sentences with other people and towns."""
     known = {*names.first, "Tom", "Mary", "John"}
-    same_person, towns_known, replaced = _of_language(names)
+    same_person, towns_known, replaced = names.naming.same_person, names.naming.towns, names.naming.replace
     for pair in pairs:
         words = set(re.findall(r"[A-ZÄÖÜ]\w+", pair[0]))
         people = sorted(word for word in words & known if word in pair[1] or same_person.get(word, word) in pair[1])
@@ -168,33 +130,17 @@ def everyday_names(pairs: Iterable[Pair], names: Names, draw: Random, copies: in
                 yield made
 
 
-def _of_language(names: Names) -> tuple[dict[str, str], dict[str, str], Callable[[Pair, Pair, Pair], Pair | None]]:
-    """People and towns of everyday sentences in the other language, and how a name is replaced."""
-    if names.language == "fr":
-        towns = {
-            "London": "Londres",
-            "Boston": "Boston",
-            "Paris": "Paris",
-            "Chicago": "Chicago",
-            "Kyoto": "Kyoto",
-            "Berlin": "Berlin",
-        }
-        return {"Mary": "Marie", "John": "Jean"}, towns, replace_french_name
-    return _SAME_PERSON, {town: town for town in _TOWNS}, replace_name
-
-
 _TITLE = re.compile(r"\b(?:Mr|Mrs|Ms|Commissioner|President|Minister) ([A-Z][a-zà-ž]{3,})\b")
 
 
 def parliament_names(pairs: Iterable[Pair], names: Names, draw: Random, share: float) -> Iterator[Pair]:
     """Parliamentary sentences with other surnames, of a share of those that have one."""
-    _, _, replaced = _of_language(names)
     for pair in pairs:
         if len(pair[0]) > 300 or draw.random() >= share:
             continue
         made: Pair | None = pair
         for surname in set(_TITLE.findall(pair[0])):
             new = draw_last(names, draw)
-            made = made and replaced(made, (surname, surname), (new, new))
+            made = made and names.naming.replace(made, (surname, surname), (new, new))
         if made and made != pair:
             yield made

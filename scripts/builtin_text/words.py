@@ -70,40 +70,12 @@ def small_words(entries: Iterable[Pair]) -> list[Pair]:
     ]
 
 
-# Before a list.
-HEADS = [
-    ("", ""), ("", ""), ("", ""), ("Needed: ", "Benötigt: "), ("We talked about ", "Wir sprachen über "),
-    ("Keywords: ", "Stichwörter: "),
-    ("There were pictures of ", "Es gab Bilder von "), ("For sale: ", "Zu verkaufen: "), ("Not included: ", "Nicht enthalten: "),
-    ("The list says: ", "Auf der Liste steht: "), ("- ", "- "), ("• ", "• "),
-]  # fmt: skip
-QUOTED = [
-    ('The word "{w}" is missing.', "Das Wort „{w}“ fehlt."),
-    ('He shouted "{w}" several times.', "Er rief mehrmals „{w}“."),
-    ('What does "{w}" mean?', "Was bedeutet „{w}“?"),
-    ('On the box it says "{w}".', "Auf der Schachtel steht „{w}“."),
-    ('They call it "{w}".', "Sie nennen es „{w}“."),
-    ('"{w}" is not the right word.', "„{w}“ ist nicht das richtige Wort."),
-    ('Look under "{w}" in the index.', "Sieh im Verzeichnis unter „{w}“ nach."),
-    ('The chapter "{w}" is short.', "Das Kapitel „{w}“ ist kurz."),
-    ('Someone wrote "{w}" on the wall.', "Jemand hat „{w}“ an die Wand geschrieben."),
-]
-SPOKEN = [
-    ('"{s}," said {n}.', "„{s}“, sagte {n}."),
-    ('"{s}," {n} whispered.', "„{s}“, flüsterte {n}."),
-    ('{n} said: "{s}."', "{n} sagte: „{s}.“"),
-    ('"{s}," she replied.', "„{s}“, antwortete sie."),
-    ("“{s},” he said at last.", "„{s}“, sagte er schließlich."),
-    ('I heard him say, "{s}."', "Ich hörte ihn sagen: „{s}.“"),
-]
-
-
 def lists(
     words: Sequence[Pair],
     draw: Random,
     count: int,
-    heads: Sequence[Pair] = tuple(HEADS),
-    joints: Pair = (" und ", " oder "),
+    heads: Sequence[Pair],
+    joints: Pair,
 ) -> Iterator[Pair]:
     """Enumerations of words; `joints` are for "and" and "or"."""
     for _ in range(count):
@@ -119,17 +91,13 @@ def lists(
         yield sides[0], sides[1]
 
 
-def quoted_words(
-    words: Sequence[Pair], draw: Random, count: int, frames: Sequence[Pair] = tuple(QUOTED)
-) -> Iterator[Pair]:
+def quoted_words(words: Sequence[Pair], draw: Random, count: int, frames: Sequence[Pair]) -> Iterator[Pair]:
     for _ in range(count):
         word, frame = one_of(draw, words), one_of(draw, frames)
         yield frame[0].replace("{w}", word[0]), frame[1].replace("{w}", word[1])
 
 
-def spoken(
-    pairs: Iterable[Pair], names: Sequence[str], draw: Random, frames: Sequence[Pair] = tuple(SPOKEN)
-) -> Iterator[Pair]:
+def spoken(pairs: Iterable[Pair], names: Sequence[str], draw: Random, frames: Sequence[Pair]) -> Iterator[Pair]:
     """Short sentences between quotation marks, with who said them."""
     for pair in pairs:
         if all(text.endswith(".") and 8 < len(text) < 70 and not set(text) & set('"„“”«»') for text in pair):

@@ -136,7 +136,7 @@ def test_every_task_prints_its_answer(
     long = "we saw a dog " * 30
     assert main(["explain", long, "-m", str(encoder_models["tag"][1].folder), "--json"]) == 0
     captured = capsys.readouterr()
-    assert "note: the text is longer than is read at once: this is part 1 of " in captured.err
+    assert "note: the text is longer than the model reads at once: this is part 1 of " in captured.err
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,9 @@ def test_french_capitals_often_lack_their_accents(tmp_path: Path) -> None:
 
     assert written("DEFENSE D'ENTRER") == written("DÉFENSE D'ENTRER") == "Défense d'entrer"
     assert written("PORTE RESERVEE AU PERSONNEL") == "Porte réservée au personnel"
+    for code in ("FR", "fr_CA"):
+        assert to_sentence_case("DEFENSE D'ENTRER", (), tokenizer, (code, "en")) == "Défense d'entrer"
+    assert to_sentence_case("DEFENSE D'ENTRER", (), tokenizer, ("frr", "en")) != "Défense d'entrer"  # North Frisian
     assert written("FERME LE LUNDI A MIDI") == "Fermé le lundi a midi"  # "a" and "à" are both words
 
 

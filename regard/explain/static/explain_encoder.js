@@ -117,7 +117,7 @@ function decided(data, reading, spans) {
       return element("tr", {}, element("td", { dir: "auto" }, spans.get(word).textContent),
         element("td", { class: `part-bar${value < 0 ? " against" : ""}`, "aria-hidden": "true" }, bar), element("td", { class: "number" }, signed(value)));
     }));
-    const rest = order.length > WORDS ? ` ${order.length - WORDS} words with less are not listed.` : "";
+    const rest = order.length > WORDS ? ` ${order.length - WORDS} more words, which count for less, are not listed.` : "";
     const off = one.error > 0.05 * Math.max(1, Math.abs(one.value - one.hidden_value)) ? ` The sum misses this by ${number(one.error)}: read the numbers with care.` : "";
     const what = one.probability === null ? "The number" : "The log-odds";
     const anyway = one.hidden_probability >= 0.5 ? " The model gives this answer without the words, too, so few of them speak for it." : "";
@@ -216,7 +216,7 @@ function show(place, data, ask = null) {
   if (data.similarity) {
     const { cosine, pieces } = data.similarity;
     facts.replaceChildren(element("b", { class: "answer" }, `cosine ${number(cosine, 3)}`), ` · ${shape}`,
-      ...(pieces ? [] : [" · the vectors of this model are no means, so the cosine has no parts by words"]));
+      ...(pieces ? [] : [" · this model's vectors are not means over tokens, so the cosine cannot be divided among the words"]));
     if (pieces) parts.push(pairs(data, readings, written));
   }
   readings.forEach((reading, i) => {

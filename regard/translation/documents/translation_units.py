@@ -15,6 +15,7 @@ from regard.translation.documents.codes import parse_codes
 from regard.translation.documents.document import Document
 from regard.translation.documents.mixed import CodedText, MixedContent
 from regard.translation.documents.xml import parse_xml, write_xml
+from regard.translation.languages import first_subtag
 
 # A document type that names a definition elsewhere, which is never read. One with declarations of its own is refused.
 _DOCTYPE = re.compile(
@@ -154,7 +155,7 @@ def _language(variant: Any) -> str:
 
 def _is_same(one: str, other: str) -> bool:
     """Whether two codes name the same language, whatever the country."""
-    return bool(one) and re.split("[-_]", one)[0].lower() == re.split("[-_]", other)[0].lower()
+    return bool(one) and first_subtag(one) == first_subtag(other)
 
 
 def _set_language(element: Any, attribute: str, target: str) -> None:
