@@ -30,7 +30,7 @@ from regard.progress import OnProgress, progress_if
 from regard.translation.alignment import TextAlignment, align_texts
 from regard.translation.alternatives import Alternative, find_alternatives
 from regard.translation.constraints import TextConstraints
-from regard.translation.directions import choose_direction, shown
+from regard.translation.directions import Direction, choose_direction, shown
 from regard.translation.documents.files import Languages, check_target, sample_of_file, translate_local
 from regard.translation.documents.formats import find_kind, output_kind
 from regard.translation.glossary import Glossary
@@ -97,6 +97,9 @@ class Model:
         self.max_length = min(one.max_length for one in (bundle, *others))
         self._models = 1 + len(others)
         self._is_chosen = len(bundle.pairs) == 1  # the direction
+        self._by_direction: dict[
+            Direction, Model
+        ] = {}  # as `toward` returns them, so that each loads once what it needs
         _LOG.info("loaded %r", self)
 
     def __repr__(self) -> str:
@@ -132,11 +135,15 @@ class Model:
         if self._is_chosen and target is None and source is None:
             return self
         pair = choose_direction(self.bundle.pairs, source, target, sample)
-        chosen = copy.copy(self)
-        vars(chosen).pop("_explainer", None)
-        chosen.bundle, chosen._is_chosen = self.bundle.toward(*pair), True
-        chosen.options = TranslationOptions.of(chosen.bundle)
-        return chosen
+        if self._is_chosen and pair == (self.source, self.target):
+            return self
+        if pair not in self._by_direction:
+            chosen = copy.copy(self)
+            vars(chosen).pop("_explainer", None)
+            chosen.bundle, chosen._is_chosen = self.bundle.toward(*pair), True
+            chosen.options, chosen._by_direction = TranslationOptions.of(chosen.bundle), {}
+            self._by_direction[pair] = chosen
+        return self._by_direction[pair]
 
     def translate(
         self,

@@ -33,7 +33,7 @@ def choose_direction(
         return fitting[0]  # the source language changes nothing that the model reads
     raise UserError(
         f"the model translates {shown(of_language or fitting)}, and the text does not show which is meant: name the target "
-        f"language, with --to or with `target` in Python"
+        f'language with --to or, in Python, with model.toward("{fitting[0][1]}")'
     )
 
 

@@ -17,6 +17,7 @@ from regard.cli import main
 from regard.data.corpus import Record
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
+from regard.explain.explainer import Explainer
 from regard.generate.options import SearchOptions
 from regard.recipe import Recipe, recipe_from_dict
 from regard.tasks import TASKS
@@ -109,7 +110,9 @@ def test_an_unknown_direction_is_refused_with_those_that_there_are(model: Model)
     for given in ({"target": "de"}, {"target": "gre", "source": "up"}):
         with pytest.raises(UserError, match="this model translates low → up, low → gre, up → low"):
             model.translate("a b", **given)
-    with pytest.raises(UserError, match="name the target language, with --to or with `target`"):
+    with pytest.raises(
+        UserError, match=r'name the target language with --to or, in Python, with model\.toward\("up"\)'
+    ):
         model.translate("a b")
     with pytest.raises(UserError, match="choose one with `toward`"):
         next(iter(model.stream(["a"])))
@@ -159,6 +162,23 @@ def test_an_explanation_shows_the_tag_as_a_language(model: Model) -> None:
     assert found.source.words[0] == "<gre>" and found.translation == "α β"
     assert all(source > 0 for _, source in found.alignment.links)
     assert all(row[0] == 0 for row in found.alignment.weights if row)
+
+
+def test_explanations_of_one_direction_load_the_weights_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = regard.load(run, engine="ctranslate2")
+    explainers: list[Explainer] = []
+    original = Explainer.explain
+
+    def explain(self: Explainer, *arguments: Any, **options: Any) -> Any:
+        explainers.append(self)
+        return original(self, *arguments, **options)
+
+    monkeypatch.setattr(Explainer, "explain", explain)
+    for _ in range(2):
+        loaded.toward("gre").explain("a b")
+    assert len(explainers) == 2 and explainers[0] is explainers[1]
+    assert loaded.toward("gre") is loaded.toward("gre", "low") is loaded.toward("gre").toward("gre")
+    assert loaded.toward("up").explain("a b").translation == "A B"
 
 
 def test_alternatives_and_followed_translations(model: Model) -> None:
