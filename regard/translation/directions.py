@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from regard.errors import UserError
-from regard.translation.detection import sample_of
+from regard.translation.detection import match_detected, sample_of
 from regard.translation.languages import match_code, rank_languages
 
 Direction = tuple[str, str]  # codes of source and target
@@ -62,4 +62,4 @@ def _likeliest(text: str, codes: Sequence[str]) -> str | None:
         ranking = rank_languages(text)
     except UserError:  # the package that classifies is not installed
         return None
-    return next((own for code, _ in ranking if (own := match_code(code, codes)) is not None), None)
+    return next((own for code, _ in ranking if (own := match_detected(code, codes)) is not None), None)

@@ -129,6 +129,14 @@ def test_the_language_of_the_text_decides_where_only_it_can() -> None:
     assert choose_direction([("en", "de"), ("fr", "de")], None, "de", ["1990"]) == ("en", "de")
 
 
+@pytest.mark.parametrize("other", ["en", "da"])
+def test_codes_of_one_language_count_as_the_same(other: str) -> None:
+    """The classifier says "no" of all Norwegian."""
+    directions = [(other, "nb"), ("nb", other)]
+    text = "Katten sover på kjøkkenbordet hver eneste dag."
+    assert choose_direction(directions, None, None, [text]) == ("nb", other)
+
+
 def test_a_model_for_one_direction_takes_its_own_target_only() -> None:
     golden = regard.load("tests/golden/bundle-1")
     assert golden.translate("a b c", target="tgt") == golden.translate("a b c")
