@@ -30,7 +30,7 @@ from regard.progress import OnProgress, progress_if
 from regard.translation.alignment import TextAlignment, align_texts
 from regard.translation.alternatives import Alternative, find_alternatives
 from regard.translation.constraints import TextConstraints
-from regard.translation.directions import Direction, choose_direction, shown
+from regard.translation.directions import Direction, choose_direction, fitting_directions, shown
 from regard.translation.documents.files import Languages, check_target, sample_of_file, translate_local
 from regard.translation.documents.formats import find_kind, output_kind
 from regard.translation.glossary import Glossary
@@ -145,6 +145,15 @@ class Model:
             self._by_direction[pair] = chosen
         return self._by_direction[pair]
 
+    def _toward_texts(self, texts: Iterable[str], target: str | None = None, source: str | None = None) -> Model:
+        """`toward` by the texts that are to be translated; for blank ones, which every direction leaves as they are, the first."""
+        self._needs("translate")
+        texts = list(texts)
+        fitting = fitting_directions(self.bundle.pairs, source, target)
+        if not self._is_chosen and fitting and not any(map(str.strip, texts)):
+            source, target = fitting[0]
+        return self.toward(target, source, texts)
+
     def translate(
         self,
         text: str | Sequence[str],
@@ -219,7 +228,7 @@ class Model:
     ) -> list[Result]:
         """Results in order; lines with the same target are translated together."""
         if target is None or isinstance(target, str):
-            model = self.toward(target, source, lines)
+            model = self._toward_texts(lines, target, source)
             return model._translator(options).translate(lines, on_progress, constraints)
         targets = check_texts("target", target, alternative="a string or ", of="languages")
         if len(targets) != len(lines):
@@ -403,7 +412,7 @@ class Model:
 
     def align(self, pairs: Sequence[tuple[str, str]]) -> list[TextAlignment]:
         """Which words of each text go with which words of its translation, by this model or from elsewhere."""
-        model = self.toward(sample=(source for source, _ in pairs))
+        model = self._toward_texts(source for source, _ in pairs)
         return align_texts(model.engine, model.bundle.tokenizer, pairs, model.bundle.max_length, model.bundle.target)
 
     def follow(
@@ -435,7 +444,7 @@ class Model:
         self, text: str, options: TranslationOptions, constraints: TextConstraints | None = None
     ) -> Iterator[str]:
         """`follow` with finished `TranslationOptions`."""
-        return self.toward(sample=[text])._translator(options).follow(text, constraints or TextConstraints())
+        return self._toward_texts([text])._translator(options).follow(text, constraints or TextConstraints())
 
     def alternatives(self, text: str, prefix: str = "", *, k: int = 8, least: float | None = None) -> list[Alternative]:
         """The likeliest next words after `prefix`, the beginning of a translation of `text`, at most `k`, with their probabilities.
@@ -478,7 +487,10 @@ class Model:
         src, tgt = check_texts("src", src, of="sentences"), check_texts("tgt", tgt, of="sentences")
         if len(src) != len(tgt):
             raise ValueError(f"`src` and `tgt` must have the same length, but have {len(src)} and {len(tgt)} sentences")
-        scored = self.toward(sample=src)._translator(self.options).score(src, tgt)
+        model = (
+            self.toward(sample=src) if src else self._toward_texts(src)
+        )  # also of blank ones the direction changes the score
+        scored = model._translator(self.options).score(src, tgt)
         for number, tokens in enumerate(scored, 1):
             if not all(map(math.isfinite, tokens)):
                 raise RegardError(

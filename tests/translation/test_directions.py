@@ -137,6 +137,19 @@ def test_codes_of_one_language_count_as_the_same(other: str) -> None:
     assert choose_direction(directions, None, None, [text]) == ("nb", other)
 
 
+def test_blank_texts_need_no_direction(model: Model) -> None:
+    assert model.translate([]) == model.nbest([], 1) == model.align([]) == model.score([], []) == []
+    assert model.translate(["", " \t"]) == ["", ""] and model.translate("") == "" and [*model.follow("")] == []
+    assert model.translate(["", "a b"], target=["up", "gre"]) == ["", "α β"]
+    for ambiguous in (["", "a b"], ["1990"]):
+        with pytest.raises(UserError, match="name the target language"):
+            model.translate(ambiguous)
+    with pytest.raises(UserError, match="to de: there is no such direction"):
+        model.translate([], target="de")
+    with pytest.raises(UserError, match="name the target language"):
+        model.score([""], ["A B"])
+
+
 def test_a_model_for_one_direction_takes_its_own_target_only() -> None:
     golden = regard.load("tests/golden/bundle-1")
     assert golden.translate("a b c", target="tgt") == golden.translate("a b c")
