@@ -31,7 +31,7 @@ from regard.translation.alignment import TextAlignment, align_texts
 from regard.translation.alternatives import Alternative, find_alternatives
 from regard.translation.constraints import TextConstraints
 from regard.translation.directions import Direction, choose_direction, fitting_directions, shown
-from regard.translation.documents.files import Languages, check_target, sample_of_file, translate_local
+from regard.translation.documents.files import Languages, check_target, open_local, translate_local
 from regard.translation.documents.formats import find_kind, output_kind
 from regard.translation.glossary import Glossary
 from regard.translation.results import Result, unmet_note
@@ -265,7 +265,8 @@ class Model:
         check_file(source)
         kind = find_kind(source.name)
         if not self._is_chosen:
-            model = self.toward(sample=sample_of_file(source, column))
+            # It is read again for the target, on which it depends what there is to translate in some kinds.
+            model = self.toward(sample=open_local(source, column=column).texts)
             given = {"column": column, "force": force, "on_progress": on_progress, "progress": progress, **search}
             return model.translate_file(source, target, beam=beam, alpha=alpha, **given)
         if target is None:
