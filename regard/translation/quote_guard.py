@@ -74,12 +74,12 @@ class QuoteGuard:
         apostrophe = "’" if is_curly(text) and writes_curly(target) else "'"
         is_other = overlap_with([*kept, *((place, place + 1) for one in found for place in one.places)])
         marks |= {match.start(): apostrophe for match in _APOSTROPHE.finditer(old) if not is_other(match.span())}
-        new, places = with_marks(old, marks), None
+        new, moved = with_marks(old, marks), None
         if any(map(is_spaced, self.options.languages)):
-            new, places = respaced(new, found, target)
+            new, moved = respaced(new, found, target)
         if new == old:
             return translation
-        return replace(translation, text=new, words=cut_again(translation.words, old, new, places))
+        return replace(translation, text=new, words=cut_again(translation.words, old, new, moved))
 
     def _asked_for(self, translation: str, text: str, constraints: TextConstraints) -> list[Span]:
         """The places of a translation that stay as they are."""

@@ -140,7 +140,7 @@ def test_codes_of_one_language_count_as_the_same(other: str) -> None:
 
 
 def test_blank_texts_need_no_direction(model: Model) -> None:
-    assert model.translate([]) == model.nbest([], 1) == model.align([]) == model.score([], []) == []
+    assert [model.translate([]), model.nbest([], 1), model.align([]), model.score([], [])] == [[]] * 4
     assert model.translate(["", " \t"]) == ["", ""] and model.translate("") == "" and [*model.follow("")] == []
     assert model.translate(["", "a b"], target=["up", "gre"]) == ["", "α β"]
     for ambiguous in (["", "a b"], ["1990"]):
