@@ -30,8 +30,8 @@ from regard.progress import OnProgress, progress_if
 from regard.translation.alignment import TextAlignment, align_texts
 from regard.translation.alternatives import Alternative, find_alternatives
 from regard.translation.constraints import TextConstraints
-from regard.translation.directions import choose_direction, shown
-from regard.translation.documents.files import Languages, check_target, sample_of_file, translate_local
+from regard.translation.directions import Direction, choose_direction, fitting_directions, shown
+from regard.translation.documents.files import Languages, check_target, open_local, translate_local
 from regard.translation.documents.formats import find_kind, output_kind
 from regard.translation.glossary import Glossary
 from regard.translation.results import Result, unmet_note
@@ -97,6 +97,8 @@ class Model:
         self.max_length = min(one.max_length for one in (bundle, *others))
         self._models = 1 + len(others)
         self._is_chosen = len(bundle.pairs) == 1  # the direction
+        # As `toward` returns them, so that each loads once what it needs.
+        self._by_direction: dict[Direction, Model] = {}
         _LOG.info("loaded %r", self)
 
     def __repr__(self) -> str:
@@ -132,11 +134,24 @@ class Model:
         if self._is_chosen and target is None and source is None:
             return self
         pair = choose_direction(self.bundle.pairs, source, target, sample)
-        chosen = copy.copy(self)
-        vars(chosen).pop("_explainer", None)
-        chosen.bundle, chosen._is_chosen = self.bundle.toward(*pair), True
-        chosen.options = TranslationOptions.of(chosen.bundle)
-        return chosen
+        if self._is_chosen and pair == (self.source, self.target):
+            return self
+        if pair not in self._by_direction:
+            chosen = copy.copy(self)
+            vars(chosen).pop("_explainer", None)
+            chosen.bundle, chosen._is_chosen = self.bundle.toward(*pair), True
+            chosen.options, chosen._by_direction = TranslationOptions.of(chosen.bundle), {}
+            self._by_direction[pair] = chosen
+        return self._by_direction[pair]
+
+    def _toward_texts(self, texts: Iterable[str], target: str | None = None, source: str | None = None) -> Model:
+        """`toward` by the texts that are to be translated; for blank ones, which every direction leaves as they are, the first."""
+        self._needs("translate")
+        texts = list(texts)
+        fitting = fitting_directions(self.bundle.pairs, source, target)
+        if not self._is_chosen and fitting and not any(map(str.strip, texts)):
+            source, target = fitting[0]
+        return self.toward(target, source, texts)
 
     def translate(
         self,
@@ -212,7 +227,7 @@ class Model:
     ) -> list[Result]:
         """Results in order; lines with the same target are translated together."""
         if target is None or isinstance(target, str):
-            model = self.toward(target, source, lines)
+            model = self._toward_texts(lines, target, source)
             return model._translator(options).translate(lines, on_progress, constraints)
         targets = check_texts("target", target, alternative="a string or ", of="languages")
         if len(targets) != len(lines):
@@ -249,7 +264,8 @@ class Model:
         check_file(source)
         kind = find_kind(source.name)
         if not self._is_chosen:
-            model = self.toward(sample=sample_of_file(source, column))
+            # It is read again for the target, on which it depends what there is to translate in some kinds.
+            model = self.toward(sample=open_local(source, column=column).texts)
             given = {"column": column, "force": force, "on_progress": on_progress, "progress": progress, **search}
             return model.translate_file(source, target, beam=beam, alpha=alpha, **given)
         if target is None:
@@ -396,7 +412,7 @@ class Model:
 
     def align(self, pairs: Sequence[tuple[str, str]]) -> list[TextAlignment]:
         """Which words of each text go with which words of its translation, by this model or from elsewhere."""
-        model = self.toward(sample=(source for source, _ in pairs))
+        model = self._toward_texts(source for source, _ in pairs)
         return align_texts(model.engine, model.bundle.tokenizer, pairs, model.bundle.max_length, model.bundle.target)
 
     def follow(
@@ -428,7 +444,7 @@ class Model:
         self, text: str, options: TranslationOptions, constraints: TextConstraints | None = None
     ) -> Iterator[str]:
         """`follow` with finished `TranslationOptions`."""
-        return self.toward(sample=[text])._translator(options).follow(text, constraints or TextConstraints())
+        return self._toward_texts([text])._translator(options).follow(text, constraints or TextConstraints())
 
     def alternatives(self, text: str, prefix: str = "", *, k: int = 8, least: float | None = None) -> list[Alternative]:
         """The likeliest next words after `prefix`, the beginning of a translation of `text`, at most `k`, with their probabilities.
@@ -471,7 +487,10 @@ class Model:
         src, tgt = check_texts("src", src, of="sentences"), check_texts("tgt", tgt, of="sentences")
         if len(src) != len(tgt):
             raise ValueError(f"`src` and `tgt` must have the same length, but have {len(src)} and {len(tgt)} sentences")
-        scored = self.toward(sample=src)._translator(self.options).score(src, tgt)
+        model = (
+            self.toward(sample=src) if src else self._toward_texts(src)
+        )  # also of blank ones the direction changes the score
+        scored = model._translator(self.options).score(src, tgt)
         for number, tokens in enumerate(scored, 1):
             if not all(map(math.isfinite, tokens)):
                 raise RegardError(

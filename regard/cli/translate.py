@@ -234,19 +234,17 @@ def _sample(arguments: argparse.Namespace) -> Iterator[str]:
     """Text of the input; read only for a model of several directions where --from and --to leave a choice. Standard input and pipes
     can be read only once."""
     from regard.data.corpus import read_lines
-    from regard.translation.documents.files import sample_of_file
+    from regard.translation.documents.files import open_local, sample_of_folder
     from regard.translation.documents.formats import find_kind
 
     source: Path | None = arguments.input
     if source is None:
         yield from arguments.text
     elif source.is_dir():
-        paths = (path for path in sorted(source.rglob("*")) if find_kind(path.name) is not None)
-        for path in paths:
-            yield from sample_of_file(path)
+        yield from sample_of_folder(source, arguments.output, arguments.column)
     elif source.is_file():
         is_lines = find_kind(source.name) in (None, "txt")
-        yield from read_lines(source) if is_lines else sample_of_file(source, arguments.column)
+        yield from read_lines(source) if is_lines else open_local(source, column=arguments.column).texts
 
 
 def _blocks(arguments: argparse.Namespace, size: int) -> Iterator[list[str]]:

@@ -158,14 +158,12 @@ def _run_folder(
     settings: Mapping[str, Any],
 ) -> None:
     from regard.progress import progress
-    from regard.translation.documents.files import translate_folder, translate_local
-    from regard.translation.documents.formats import TABLES, find_kind
+    from regard.translation.documents.files import own_column, translate_folder, translate_local
 
     notes: list[str] = []
 
     def translate_one(path: Path) -> tuple[bytes, str]:
-        column = arguments.column if find_kind(path.name) in TABLES else None
-        return translate_local(path, languages, translate, column, align)
+        return translate_local(path, languages, translate, own_column(path, arguments.column), align)
 
     with progress("translating", len(job.files), unit="files") as done:
 

@@ -33,7 +33,6 @@ from regard.layout import SequenceLayout
 from regard.models.heads import SequenceHead
 from regard.models.recording import reference_copy
 from regard.nn.attention import Recorder
-from regard.nn.linear import set_row_tile
 from regard.understanding.classifier import Classifier, Text
 from regard.understanding.embedder import Embedder
 from regard.understanding.filler import Filler
@@ -68,15 +67,13 @@ class EncoderExplainer:
         is_usable = isinstance(engine, TorchEncoder) and engine.device.type == "cpu"
         shared = engine.model if is_usable and isinstance(engine, TorchEncoder) else None
         model = TorchEncoder.from_bundle(bundle, "cpu").model if shared is None else shared
-        self.model = reference_copy(model)
-        set_row_tile(self.model, 0)
+        # Says how long windows are; before the copy, since it chooses its model's kernel.
+        reader = TorchEncoder(model, max_length=min(bundle.max_length, MAX_READ))
+        self.model = reference_copy(reader.model)
         self.head = bundle.config.head_settings
         if self._is_shared and bundle.task in ("classify", "tag") and len(self.head.labels) < 2:
             raise InputError("an explanation needs a model with at least two labels, but this one has only one")
-        self._reader = TorchEncoder(
-            self.model, max_length=min(bundle.max_length, MAX_READ)
-        )  # says how long windows are
-        self._text_side = _TEXT_SIDES[bundle.task](bundle, self._reader)
+        self._text_side = _TEXT_SIDES[bundle.task](bundle, reader)
 
     def explain(
         self,
@@ -268,8 +265,8 @@ class EncoderExplainer:
             hidden = self.model.embed_source(torch.tensor([tokenizer.mask_id]))
         else:
             hidden = self.model.embedding.weight.mean(0, keepdim=True)
-        frame = {word for text in read.texts for word in range(text.start, text.stop)}
-        is_word = torch.tensor([piece.word in frame for piece in read.side.pieces])
+        hidden_words = {word for text in read.texts for word in range(text.start, text.stop)}
+        is_word = torch.tensor([piece.word in hidden_words for piece in read.side.pieces])
         return torch.where(is_word[:, None], hidden, self.model.embed_source(ids))
 
     def _method(self) -> str:

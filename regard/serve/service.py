@@ -22,7 +22,7 @@ from regard.serve.served_writer import ServedWriter
 from regard.serve.thread_pool import ThreadPool
 from regard.serve.writing_batch import WritingBatcher
 from regard.translation.alignment import TextAlignment
-from regard.translation.detection import Detected, detect, find_other_language, sample_of
+from regard.translation.detection import Detected, detect, find_other_language, match_detected, sample_of
 from regard.translation.documents.document import Plan, join_plans
 from regard.translation.documents.readers import open_document
 from regard.translation.languages import language_name, match_code
@@ -198,7 +198,7 @@ class Service:
         found = detect(text)
         if context and (found is None or found[1] < _CLEAR):
             found = detect(f"{text}\n{context[:_CONTEXT]}")
-        code = match_code(found[0], sources) if found else None
+        code = match_detected(found[0], sources) if found else None
         if code is None:
             if len(sources) > 1:
                 raise LanguageError(

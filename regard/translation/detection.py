@@ -9,7 +9,7 @@ from functools import cache
 from typing import NamedTuple
 
 from regard.errors import UserError
-from regard.translation.languages import first_subtag, language_name, rank_languages
+from regard.translation.languages import first_subtag, language_name, match_code, rank_languages
 
 _MOST_CHARACTERS = 5_000  # of a text are looked at
 _WINDOW = 80  # characters of a part that is classified by itself
@@ -87,7 +87,7 @@ def find_other_language(text: str, source: str, target: str) -> Detected | None:
         return None
     if found is None or found.confidence < _SURE or found.language == "zxx":  # zxx: no language at all
         return None
-    if _are_alike(found.language, wanted) or not (wanted in _known_codes() or found.language == other):
+    if found.language in alike(wanted) or not (_is_known(wanted) or found.language in alike(other)):
         return None
     return found
 
@@ -115,10 +115,12 @@ class LanguageNotice:
         if found is None:
             return ""
         self._is_said = True
-        fitting = [pair for pair in self._others() if first_subtag(pair[0]) == found.language]
+        fitting = [pair for pair in self._others() if first_subtag(pair[0]) in alike(found.language)]
         if fitting:
-            # The same target first: that is what was asked for.
-            source, target = min(fitting, key=lambda pair: pair[1] != self._target)
+            # The same target first: that is what was asked for; then the very language rather than one like it.
+            source, target = min(
+                fitting, key=lambda pair: (pair[1] != self._target, first_subtag(pair[0]) != found.language)
+            )
             remedy = f"for {language_name(source)} to {language_name(target)} use --from {source} --to {target}"
         else:
             remedy = "`regard models` lists the models that there are"
@@ -126,6 +128,31 @@ class LanguageNotice:
             f"the input looks like {language_name(found.language)} ({int(found.confidence)}% sure), but the model translates from "
             f"{language_name(self._source)}; {remedy}"
         )
+
+
+def alike(code: str) -> frozenset[str]:
+    """The codes of languages that a detected language with this code may be, itself among them.
+
+    >>> sorted(alike("nb")), sorted(alike("de"))
+    (['da', 'nb', 'nn', 'no'], ['de'])
+    """
+    return frozenset(_GROUP.get(code, code).split())
+
+
+def match_detected(code: str, known: Iterable[str]) -> str | None:
+    """The known code of the language that was detected: its own, else the only one of those that it may be. Of several those count
+    that the classifier has no answer for.
+
+    >>> match_detected("no", ["da", "no"]), match_detected("no", ["da", "nb-NO"]), match_detected("bs", ["hr", "sr"])
+    ('no', 'nb-NO', None)
+    """
+    codes = list(known)
+    if (own := match_code(code, codes)) is not None:
+        return own
+    others = [one for one in codes if first_subtag(one) in alike(code)]
+    if len(others) > 1:
+        others = [one for one in others if first_subtag(one) not in _answers()]
+    return others[0] if len(others) == 1 else None
 
 
 def sample_of(lines: Iterable[str]) -> str:
@@ -140,10 +167,14 @@ def sample_of(lines: Iterable[str]) -> str:
 
 
 @cache
-def _known_codes() -> frozenset[str]:
-    """What the classifier may answer, and codes for the same."""
-    known = {code for code, _ in rank_languages("")}
-    return frozenset(known.union(*(_GROUP[code].split() for code in known & _GROUP.keys())))
+def _answers() -> frozenset[str]:
+    """What the classifier may answer."""
+    return frozenset(code for code, _ in rank_languages(""))
+
+
+def _is_known(code: str) -> bool:
+    """Whether the classifier may find a language, or one like it."""
+    return not alike(code).isdisjoint(_answers())
 
 
 def _probabilities(text: str) -> Mapping[str, float]:
@@ -173,7 +204,3 @@ def _whole_words(text: str, start: int, end: int) -> str:
     if end < len(text) and not text[end].isspace():
         part = part.rpartition(" ")[0] or part
     return part
-
-
-def _are_alike(one: str, other: str) -> bool:
-    return one == other or (one in _GROUP and _GROUP[one] == _GROUP.get(other))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from regard.errors import UserError
-from regard.translation.detection import sample_of
+from regard.translation.detection import match_detected, sample_of
 from regard.translation.languages import match_code, rank_languages
 
 Direction = tuple[str, str]  # codes of source and target
@@ -34,7 +34,7 @@ def choose_direction(
         return fitting[0]  # the source language changes nothing that the model reads
     raise UserError(
         f"the model translates {shown(of_language or fitting)}, and the text does not show which is meant: name the target "
-        f"language, with --to or with `target` in Python"
+        f'language with --to or, in Python, with model.toward("{fitting[0][1]}")'
     )
 
 
@@ -63,4 +63,4 @@ def _likeliest(text: str, codes: Sequence[str]) -> str | None:
         ranking = rank_languages(text)
     except UserError:  # the package that classifies is not installed
         return None
-    return next((own for code, _ in ranking if (own := match_code(code, codes)) is not None), None)
+    return next((own for code, _ in ranking if (own := match_detected(code, codes)) is not None), None)

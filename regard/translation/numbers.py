@@ -29,7 +29,8 @@ _MANY = 3  # significant digits: such a number is not written in words
 _ZEROS = {
     "de": re.compile(r"tausend|hundert|dutzend|milli|billi|\b(?:tsd|mio|mill?|mrd|mia)\b", re.IGNORECASE),
     "fr": re.compile(
-        r"\bmill(?:e|ier)s?\b|\bcents?\b|centaine|dizaine|douzaine|milli|billi|\b(?:mds?|mio|m€|k€)\b", re.IGNORECASE
+        r"\bmill(?:e|ier)s?\b|\bcents?\b|centaine|dizaine|douzaine|milli|billi|(?<![^\W\d_])(?:(?:mds?|mio)\b|[mk]€)",
+        re.IGNORECASE,
     ),
     "en": re.compile(r"thousand|hundred|dozen|milli|billi|trilli|[0-9][ \u00a0]?(?:[kmb]|mn|bn|mln)\b", re.IGNORECASE),
 }

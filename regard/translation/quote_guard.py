@@ -74,13 +74,12 @@ class QuoteGuard:
         apostrophe = "’" if is_curly(text) and writes_curly(target) else "'"
         is_other = overlap_with([*kept, *((place, place + 1) for one in found for place in one.places)])
         marks |= {match.start(): apostrophe for match in _APOSTROPHE.finditer(old) if not is_other(match.span())}
-        new = with_marks(old, marks)
-        words = cut_again(translation.words, old, new) if new != old else translation.words
-        if is_spaced(target) or is_spaced(
-            self.options.languages[0]
-        ):  # blanks are between words, which stay as they are
-            new = respaced(new, found, target)
-        return replace(translation, text=new, words=words) if new != old else translation
+        new, moved = with_marks(old, marks), None
+        if any(map(is_spaced, self.options.languages)):
+            new, moved = respaced(new, found, target)
+        if new == old:
+            return translation
+        return replace(translation, text=new, words=cut_again(translation.words, old, new, moved))
 
     def _asked_for(self, translation: str, text: str, constraints: TextConstraints) -> list[Span]:
         """The places of a translation that stay as they are."""

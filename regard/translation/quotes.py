@@ -210,11 +210,14 @@ def is_spaced(language: str) -> bool:
     return first_subtag(language) in _BLANK_INSIDE
 
 
-def respaced(text: str, quotations: Sequence[Quotation], language: str) -> str:
-    """The text with a blank inside these quotations if they are in « » and the language writes one there, else with none.
+def respaced(text: str, quotations: Sequence[Quotation], language: str) -> tuple[str, list[int]]:
+    """The text with a blank inside these quotations if they are in « » and the language writes one there, else with none; and the
+    place in it of each character, for one that is gone that of what follows.
 
-    >>> [respaced(text, find_quotations(text), code) for text, code in (('Il dit «oui».', "fr"), ('Er sagt „ ja “.', "de"))]
+    >>> [respaced(text, find_quotations(text), code)[0] for text, code in (('Il dit «oui».', "fr"), ('Er sagt „ ja “.', "de"))]
     ['Il dit «\\xa0oui\\xa0».', 'Er sagt „ja“.']
+    >>> respaced("„ ja", find_quotations("„ ja"), "de")
+    ('„ja', [0, 1, 1, 2])
     """
     blanks: dict[int, str] = {}  # by the place after which one is, or would be
     for one in quotations:
@@ -222,15 +225,19 @@ def respaced(text: str, quotations: Sequence[Quotation], language: str) -> str:
             if place is not None:
                 blanks[place + step] = "\u00a0" if is_spaced(language) and text[place] in "«»" else ""
     made, done = "", 0
+    places: list[int] = []
     for after, blank in sorted(blanks.items()):
         begin = end = after + 1
         while begin > done and text[begin - 1] in _BLANK:
             begin -= 1
         while end < len(text) and text[end] in _BLANK:
             end += 1
+        places += range(len(made), len(made) + begin - done)
         made += text[done:begin] + blank
+        places += [len(made)] * (end - begin)
         done = end
-    return made + text[done:]
+    places += range(len(made), len(made) + len(text) - done)
+    return made + text[done:], places
 
 
 def writes_curly(language: str) -> bool:

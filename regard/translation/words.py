@@ -104,14 +104,19 @@ def words_of(tokens: TokenWords, log_probs: Sequence[float]) -> tuple[Word, ...]
     return tuple(Word(text, total) for text, total in zip(tokens.words, totals, strict=True))
 
 
-def cut_again(words: Sequence[Word], old: str, new: str) -> tuple[Word, ...]:
-    """The words of the text `old`, cut from `new`, which has the same length."""
+def cut_again(words: Sequence[Word], old: str, new: str, places: Sequence[int] | None = None) -> tuple[Word, ...]:
+    """The words of the text `old`, cut from `new`, where `places` are those of its characters; None: the same.
+
+    >>> [word.text for word in cut_again([Word("„ja“", -1.0), Word(".", -1.0)], "„ja“.", "« ja ».", [0, 2, 3, 5, 6])]
+    ['« ja »', '.']
+    """
+    places = range(len(old)) if places is None else places
     cut, begin = [], 0
     for word in words:
-        start = old.find(word.text, begin)
+        start = old.find(word.text, begin) if word.text else -1
         if start < 0:
             cut.append(word)
         else:
             begin = start + len(word.text)
-            cut.append(replace(word, text=new[start:begin]))
+            cut.append(replace(word, text=new[places[start] : places[begin - 1] + 1]))
     return tuple(cut)

@@ -13,13 +13,12 @@ from regard.explain.explainer import Explainer
 from regard.explain.explanation import EXAMPLE, Explanation, by_words
 from regard.generate.options import SearchOptions
 from tests.browser import lowest_contrast, new_page, unnamed, without_focus_mark
-from tests.explain.payloads import PAYLOADS
+from tests.explain.payloads import PAYLOADS, without_policy
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 OPTIONS = SearchOptions(beam=3, max_extra=4)
-_POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
 
 
 @pytest.fixture
@@ -156,7 +155,7 @@ def test_no_payload_runs_with_the_policy_or_without_it(
     page: Page, as_both_sides: Callable[[str], Explanation], tmp_path: Path
 ) -> None:
     # The page alone must keep all of them out; with its policy, a few are enough.
-    pages = [_POLICY.sub("", as_both_sides(payload).html()) for payload in PAYLOADS]
+    pages = [without_policy(as_both_sides(payload).html()) for payload in PAYLOADS]
     pages += [as_both_sides(payload).html() for payload in PAYLOADS[::5]]
     for payload, content in zip([*PAYLOADS, *PAYLOADS[::5]], pages, strict=True):
         show(page, content, tmp_path)
@@ -167,7 +166,7 @@ def test_no_payload_runs_with_the_policy_or_without_it(
 
 
 def test_a_payload_that_is_let_in_would_be_noticed(page: Page, explainer: Explainer, tmp_path: Path) -> None:
-    html = _POLICY.sub("", explainer.explain("a b", OPTIONS).html())
+    html = without_policy(explainer.explain("a b", OPTIONS).html())
     show(page, html.replace("<noscript>", "<script>alert(1)</script><noscript>"), tmp_path)
     assert page.evaluate("window.ran") is True
 

@@ -27,6 +27,7 @@ from regard.explain.lines import lines, window_note
 from regard.generate.encoding import EncoderInput
 from regard.generate.engines.encoder_engine import TorchEncoder
 from regard.importing.transformers import import_model
+from regard.nn.attention import Attention
 from tests import encoders
 from tests.explain.encoder_models import DECIDING, text_with
 
@@ -358,6 +359,15 @@ def test_pairs_are_for_models_of_pairs(encoder_models: dict[str, tuple[Path, Bun
     assert EncoderExplainer(bundle_of(encoder_models, "embed")).split("a\tb") == ("a", "b")
 
 
+def kernels_of(model: torch.nn.Module) -> set[str]:
+    return {module.kernel for module in model.modules() if isinstance(module, Attention)}
+
+
+@pytest.mark.parametrize("task", EXAMPLES)
+def test_explanations_run_the_reference_kernel(encoder_models: dict[str, tuple[Path, Bundle]], task: str) -> None:
+    assert kernels_of(EncoderExplainer(bundle_of(encoder_models, task)).model) == {"reference"}
+
+
 def test_a_model_explains_with_its_own_weights(
     encoder_models: dict[str, tuple[Path, Bundle]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -365,6 +375,8 @@ def test_a_model_explains_with_its_own_weights(
     monkeypatch.setattr(TorchEncoder, "from_bundle", None)  # nothing more is loaded
     found = model.explain("we saw a dog")
     assert isinstance(found, regard.EncoderExplanation) and found.attributions[0].answer == "animal"
+    assert isinstance(model.engine, TorchEncoder)
+    assert kernels_of(model._encoder_explainer.model) == {"reference"} and kernels_of(model.engine.model) == {"auto"}
     with pytest.raises(UserError, match="beam is for models of the task translate, but this one is for classify"):
         model.explain("x", beam=2)
     with pytest.raises(

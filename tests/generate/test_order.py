@@ -43,6 +43,12 @@ def test_the_order_is_by_value_then_by_id(count: int, levels: int) -> None:
         assert best[row].tolist() == [float(values[row, place]) for place in expected]
 
 
+def test_no_host_waits_for_a_gpu() -> None:
+    """A value on the device `meta` cannot be read at all."""
+    best, places = likeliest(torch.empty(4, 300, device="meta"), 7)
+    assert best.shape == places.shape == (4, 7)
+
+
 OPTIONS: list[dict[str, Any]] = [
     {}, {"top_k": 5}, {"top_p": 0.5}, {"min_p": 0.2}, {"temperature": 0.5, "top_p": 0.9}, {"top_k": 40, "top_p": 0.7},
 ]  # fmt: skip

@@ -90,11 +90,22 @@ def test_the_specification_is_where_libretranslate_has_it(server: Running) -> No
     assert server.get("/spec").json() == server.get("/openapi.json").json()
 
 
-def test_the_context_decides_the_language_of_a_text_that_is_too_short() -> None:
-    models: list[Any] = [SimpleNamespace(bundle=SimpleNamespace(source=code, target="fr")) for code in ("de", "en")]
+def service_into_french(*sources: str) -> Service:
+    models: list[Any] = [SimpleNamespace(bundle=SimpleNamespace(source=code, target="fr")) for code in sources]
     for model in models:
         model.of_each_direction = lambda model=model: [model]
-    service = Service(models, Limits())
+    return Service(models, Limits())
+
+
+def test_a_detected_language_is_served_under_any_of_its_codes() -> None:
+    """The classifier says "no" of all Norwegian."""
+    for others in ((), ("en",), ("da", "en")):
+        _, found = service_into_french("nb", *others).detect_for("Katten sover på kjøkkenbordet hver eneste dag.", "fr")
+        assert found.language == "nb" and found.confidence > 50
+
+
+def test_the_context_decides_the_language_of_a_text_that_is_too_short() -> None:
+    service = service_into_french("de", "en")
     german = "Der Vertrag wurde gestern von beiden Seiten unterschrieben und liegt nun vor."
     english = "The contract was signed by both parties yesterday and is now on the table."
     for text in ("Hand", "Wind", "12"):

@@ -12,6 +12,8 @@ from tests.translation.test_languages import ENGLISH, GERMAN, TWI
 
 FRENCH = ["Où est la gare la plus proche ?", "Elle habite ici depuis trois ans.", "Que voulez-vous boire ce soir ?"]
 
+NORWEGIAN = ["Katten sover på kjøkkenbordet hver eneste dag.", "Hvor ligger den nærmeste jernbanestasjonen?"]
+
 
 @pytest.mark.parametrize(("lines", "code"), [(ENGLISH, "en"), (GERMAN, "de"), (FRENCH, "fr")])
 def test_plain_sentences_are_recognised_but_never_certain(lines: list[str], code: str) -> None:
@@ -57,6 +59,8 @@ def test_text_without_letters_has_no_language() -> None:
         (GERMAN, "twi", "en", None),
         (GERMAN, "src", "tgt", None),  # labels need not be languages
         (["Danke!"], "en", "de", None),  # too short to tell
+        (NORWEGIAN, "nb", "en", None),  # the classifier says "no"
+        (NORWEGIAN, "twi", "nb", "no"),
     ],
 )
 def test_another_language_is_found_where_it_is_sure(
@@ -81,6 +85,13 @@ def test_a_notice_comes_once_and_names_the_remedy() -> None:
     assert said.endswith("use --from de --to fr")
     assert notice.look(FRENCH) == ""
     assert "`regard models`" in LanguageNotice("en", "de", list).look(FRENCH)
+
+
+def test_a_notice_names_models_of_a_code_for_the_same_language() -> None:
+    said = LanguageNotice("en", "de", lambda: [("da", "de"), ("nb", "de")]).look(NORWEGIAN)
+    assert said.startswith("the input looks like Norwegian") and "--to de" in said
+    said = LanguageNotice("en", "de", lambda: [("da", "de"), ("no", "de")]).look(NORWEGIAN)
+    assert said.endswith("for Norwegian to German use --from no --to de")
 
 
 def test_without_the_package_nothing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

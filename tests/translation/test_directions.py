@@ -18,6 +18,7 @@ from regard.cli import main
 from regard.data.corpus import Record
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
+from regard.explain.explainer import Explainer
 from regard.generate.options import SearchOptions
 from regard.recipe import Recipe, recipe_from_dict
 from regard.tasks import TASKS
@@ -83,6 +84,7 @@ def test_no_text_becomes_a_tag(model: Model) -> None:
     tokenizer = model.bundle.tokenizer
     assert tokenizer.targets == ("up", "gre", "low")
     tags = set(tokenizer.tag_ids)
+    assert len(tags) >= 3
     for text in ("<tag0>", "<tag1> a b", "<gre>", ">>gre<< a"):
         side = model.toward("up")._translator(model.options).text_side
         [ids] = side.reader.encode([text])
@@ -92,7 +94,8 @@ def test_no_text_becomes_a_tag(model: Model) -> None:
 
 def test_no_translation_has_a_tag(run: Path) -> None:
     loaded = regard.load(run, engine="torch")
-    assert set(loaded.bundle.tokenizer.tag_ids) <= set(loaded.engine.forbidden)  # type: ignore[attr-defined]
+    tags = set(loaded.bundle.tokenizer.tag_ids)
+    assert len(tags) >= 3 and tags <= set(loaded.engine.forbidden)  # type: ignore[attr-defined]
 
 
 def test_a_long_line_has_the_tag_in_every_segment(model: Model) -> None:
@@ -110,7 +113,9 @@ def test_an_unknown_direction_is_refused_with_those_that_there_are(model: Model)
     for given in ({"target": "de"}, {"target": "gre", "source": "up"}):
         with pytest.raises(UserError, match="this model translates low → up, low → gre, up → low"):
             model.translate("a b", **given)
-    with pytest.raises(UserError, match="name the target language, with --to or with `target`"):
+    with pytest.raises(
+        UserError, match=r'name the target language with --to or, in Python, with model\.toward\("up"\)'
+    ):
         model.translate("a b")
     with pytest.raises(UserError, match="choose one with `toward`"):
         next(iter(model.stream(["a"])))
@@ -125,6 +130,27 @@ def test_the_language_of_the_text_decides_where_only_it_can() -> None:
     with pytest.raises(UserError, match="name the target language"):
         choose_direction(directions[:2], None, None, ["1990"])
     assert choose_direction([("en", "de"), ("fr", "de")], None, "de", ["1990"]) == ("en", "de")
+
+
+@pytest.mark.parametrize("other", ["en", "da"])
+def test_codes_of_one_language_count_as_the_same(other: str) -> None:
+    """The classifier says "no" of all Norwegian."""
+    directions = [(other, "nb"), ("nb", other)]
+    text = "Katten sover på kjøkkenbordet hver eneste dag."
+    assert choose_direction(directions, None, None, [text]) == ("nb", other)
+
+
+def test_blank_texts_need_no_direction(model: Model) -> None:
+    assert [model.translate([]), model.nbest([], 1), model.align([]), model.score([], [])] == [[]] * 4
+    assert model.translate(["", " \t"]) == ["", ""] and model.translate("") == "" and [*model.follow("")] == []
+    assert model.translate(["", "a b"], target=["up", "gre"]) == ["", "α β"]
+    for ambiguous in (["", "a b"], ["1990"]):
+        with pytest.raises(UserError, match="name the target language"):
+            model.translate(ambiguous)
+    with pytest.raises(UserError, match="to de: there is no such direction"):
+        model.translate([], target="de")
+    with pytest.raises(UserError, match="name the target language"):
+        model.score([""], ["A B"])
 
 
 def test_a_model_for_one_direction_takes_its_own_target_only() -> None:
@@ -145,10 +171,10 @@ def test_scores_follow_the_direction(model: Model) -> None:
 def test_alignments_link_words_and_never_the_tag(model: Model) -> None:
     [aligned] = model.toward("gre").align([("a b c", "α β γ")])
     assert [slice_of(span, "a b c") for span in aligned.source] == ["a", "b", "c"]
-    assert {source for source, _ in aligned.pairs} <= {0, 1, 2}
+    assert {source for source, _ in aligned.pairs} == {0, 1, 2}
     [result] = model.nbest(["a b c"], 1, target="gre", alignment=True)
     assert result.source_words == ("a", "b", "c")
-    assert all(0 <= there < 3 for _, there in result.translations[0].alignment)
+    assert {there for _, there in result.translations[0].alignment} == {0, 1, 2}
 
 
 def slice_of(span: tuple[int, int], text: str) -> str:
@@ -158,8 +184,25 @@ def slice_of(span: tuple[int, int], text: str) -> str:
 def test_an_explanation_shows_the_tag_as_a_language(model: Model) -> None:
     found = model.toward("gre").explain("a b")
     assert found.source.words[0] == "<gre>" and found.translation == "α β"
-    assert all(source > 0 for _, source in found.alignment.links)
-    assert all(row[0] == 0 for row in found.alignment.weights if row)
+    assert {source for _, source in found.alignment.links} == {1, 2}
+    assert [row[0] for row in found.alignment.weights] == [0, 0]
+
+
+def test_explanations_of_one_direction_load_the_weights_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = regard.load(run, engine="ctranslate2")
+    explainers: list[Explainer] = []
+    original = Explainer.explain
+
+    def explain(self: Explainer, *arguments: Any, **options: Any) -> Any:
+        explainers.append(self)
+        return original(self, *arguments, **options)
+
+    monkeypatch.setattr(Explainer, "explain", explain)
+    for _ in range(2):
+        loaded.toward("gre").explain("a b")
+    assert len(explainers) == 2 and explainers[0] is explainers[1]
+    assert loaded.toward("gre") is loaded.toward("gre", "low") is loaded.toward("gre").toward("gre")
+    assert loaded.toward("up").explain("a b").translation == "A B"
 
 
 def test_alternatives_and_followed_translations(model: Model) -> None:

@@ -105,6 +105,17 @@ def test_words_for_zeros_may_be_any_where_they_are_not_known(said: str) -> None:
     assert has_numbers(said, ["57,000"], "57,000 people", "en", "xx")
 
 
+@pytest.mark.parametrize(
+    ("said", "is_there"),
+    [
+        ("57 k€", True), ("57k€.", True), ("57 M€ au total", True), ("57 mds d'euros", True), ("57Mio", True), ("57 €", False),
+        ("57 link€", False), ("57 commds", False),
+    ],
+)  # fmt: skip
+def test_zeros_of_amounts_in_french(said: str, is_there: bool) -> None:
+    assert has_numbers(said, ["57,000"], "57,000 euros", "en", "fr") == is_there
+
+
 def found(text: str) -> list[str]:
     return [text[begin:end] for begin, end in numbers_of(text)]
 

@@ -14,6 +14,7 @@ from regard.translation.glossary import Glossary
 from regard.translation.quotes import distinct, find_quotations, straightened
 from regard.translation.translation_options import TranslationOptions
 from regard.translation.translator import Translator
+from regard.translation.words import find_words
 from tests.translation.test_numbers import Careless
 
 
@@ -168,10 +169,24 @@ def test_a_model_of_french_is_shown_its_own_marks(tokenizer: Tokenizer) -> None:
     assert engine.shown[0] == "« The house » is small"
 
 
-def test_words_of_french_stay_as_they_are(tokenizer: Tokenizer) -> None:
+@pytest.mark.parametrize(
+    ("line", "said", "words"),
+    [
+        ("“the house” it", "“the house” it", ["«", "the", "house", "»", "it"]),
+        (
+            "“the ‘house’” it",
+            "«the “house”» it",
+            ["«", "the", "“", "house", "”\u00a0»", "it"],
+        ),  # both marks were one word
+        ("“‘it’ was”, late", "«“it” was», late", ["«\u00a0“", "it", "”", "was", "»,", "late"]),
+    ],
+)
+def test_words_of_french_are_those_of_the_text(line: str, said: str, words: list[str], tokenizer: Tokenizer) -> None:
     options = TranslationOptions(guard=True, languages=("en", "fr"), words=True)
-    [result] = Translator(tokenizer, Says(tokenizer, "“the house” it"), options, 100).translate(["“the house” it"])
-    assert [word.text for word in result.translations[0].words] == ["«", "the", "house", "»", "it"]
+    [result] = Translator(tokenizer, Says(tokenizer, said), options, 100).translate([line])
+    [best] = result.translations
+    assert [word.text for word in best.words] == words
+    assert [number for number, _ in find_words(words, best.text)] == [*range(len(words))]
 
 
 def test_marks_that_are_lost_are_kept_as_reserved_pieces(tokenizer: Tokenizer) -> None:

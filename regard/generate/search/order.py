@@ -13,19 +13,22 @@ if TYPE_CHECKING:
 
 
 def likeliest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest values of (..., V) and their places, both (..., count), in this order; that of values of -inf is open."""
+    """The `count` largest values of (..., V) and their places, both (..., count), in this order; that of values of -inf is open. On
+    a GPU it is open, too, which of equal values the last places get: to find out, the host would have to wait at each step."""
     if count >= values.shape[-1]:
         ordered, places = values.sort(dim=-1, descending=True, stable=True)
         return ordered, places
     # Sorting all is slow. Of the largest, those that are equal are put in order; only if the last place falls among equals, others
     # of them may have a lower id.
     best, places = values.topk(count + 1, dim=-1)
-    is_cut = (best[..., -1] == best[..., -2]) & best[..., -1].isfinite()
+    last, after = best[..., -2], best[..., -1]
     places, by_id = places[..., :-1].sort(dim=-1)
     best, by_value = best[..., :-1].gather(-1, by_id).sort(dim=-1, descending=True, stable=True)
     places = places.gather(-1, by_value)
-    if bool(is_cut.any()):
-        places[is_cut] = values[is_cut].sort(dim=-1, descending=True, stable=True).indices[..., :count]
+    if values.device.type == "cpu":
+        is_cut = (after == last) & after.isfinite()
+        if bool(is_cut.any()):
+            places[is_cut] = values[is_cut].sort(dim=-1, descending=True, stable=True).indices[..., :count]
     return best, places
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ from typing import Any
 from regard.data.writer import check_settings
 from regard.errors import InputError, Interrupted, UserError
 from regard.files import check_new_file, check_regular, is_same_file, read_json, sha256, write_atomic
-from regard.translation.documents.document import AlignPairs, join_plans
-from regard.translation.documents.formats import LOCAL_BYTES, find_kind, list_kinds, output_kind
+from regard.translation.documents.document import AlignPairs, Document, join_plans
+from regard.translation.documents.formats import LOCAL_BYTES, TABLES, find_kind, list_kinds, output_kind
 
 TranslateLines = Callable[[list[str]], list[str]]
 STATE = ".regard-translate.json"
@@ -57,24 +58,32 @@ def check_target(source: Path, target: Path, force: bool, option: str = "-o ") -
         raise UserError(f"{option}{target}: must end in .{wanted}, as the translation of {source.name}")
 
 
-def translate_document(
-    data: bytes,
-    kind: str,
-    languages: Languages,
-    translate: TranslateLines,
-    column: str | None = None,
-    align: AlignPairs | None = None,
-) -> tuple[bytes, str]:
-    """The translated document, and a note for the user, if any. `translate` gets every different sentence once, `align` those
-    with elements inside and their translations."""
+def open_local(source: Path, target: str = "", column: str | None = None) -> Document:
+    """The document in a local file, read for the language `target`; an error names the file."""
     from regard.translation.documents.readers import open_document  # here: plain text does not need the readers
 
-    document = open_document(data, kind, LOCAL_BYTES, column, languages.target)
-    plans = document.plans(languages.source)
+    kind = find_kind(source.name)
+    check_regular(source, "a document is read more than once")
+    try:
+        if kind is None:
+            check_is_text(source)
+        data = source.read_bytes()
+    except OSError as error:
+        raise UserError(f"{source}: cannot be read ({error.strerror})") from None
+    with _naming(source):
+        return open_document(data, kind or "txt", LOCAL_BYTES, column, target)
+
+
+def translate_document(
+    document: Document, language: str, translate: TranslateLines, align: AlignPairs | None = None
+) -> bytes:
+    """The translated document. `language` is that of its texts; `translate` gets every different sentence once, `align` those with
+    elements inside and their translations."""
+    plans = document.plans(language)
     sentences = list(dict.fromkeys(sentence for plan in plans for sentence in plan.sentences if sentence))
     known = {"": "", **dict(zip(sentences, translate(sentences) if sentences else [], strict=True))}
     translations = [[known[one] for one in plan.sentences] for plan in plans]
-    return document.save(join_plans(plans, translations, align)), document.note
+    return document.save(join_plans(plans, translations, align))
 
 
 def translate_local(
@@ -84,31 +93,17 @@ def translate_local(
     column: str | None = None,
     align: AlignPairs | None = None,
 ) -> tuple[bytes, str]:
-    """`translate_document` for a local file; an error names the file."""
-    kind = find_kind(source.name)
-    check_regular(source, "a document is read more than once")
+    """The translation of a local document, and a note for the user, if any; an error names the file."""
+    document = open_local(source, languages.target, column)
+    with _naming(source):
+        return translate_document(document, languages.source, translate, align), document.note
+
+
+@contextmanager
+def _naming(source: Path) -> Iterator[None]:
+    """Errors in a document name its file."""
     try:
-        if kind is None:
-            check_is_text(source)
-        return translate_document(source.read_bytes(), kind or "txt", languages, translate, column, align)
-    except OSError as error:
-        raise UserError(f"{source}: cannot be read ({error.strerror})") from None
-    except InputError as error:
-        raise UserError(f"{source}: {str(error).removeprefix('file ')}") from None
-
-
-def sample_of_file(source: Path, column: str | None = None) -> list[str]:
-    """The texts of a document, to tell its language by."""
-    from regard.translation.documents.readers import open_document  # here: plain text does not need the readers
-
-    kind = find_kind(source.name)
-    check_regular(source, "a document is read more than once")
-    try:
-        if kind is None:
-            check_is_text(source)
-        return list(open_document(source.read_bytes(), kind or "txt", LOCAL_BYTES, column, "").texts)
-    except OSError as error:
-        raise UserError(f"{source}: cannot be read ({error.strerror})") from None
+        yield
     except InputError as error:
         raise UserError(f"{source}: {str(error).removeprefix('file ')}") from None
 
@@ -163,6 +158,23 @@ def walk(source: Path, target: Path, leave_out: Callable[[Path], bool] = lambda 
             if not name.startswith(".") and (here / name).resolve() != inside and not leave_out(here / name)
         )
         yield from (here / name for name in sorted(names) if not name.startswith(".") and (here / name).is_file())
+
+
+def own_column(path: Path, column: str | None) -> str | None:
+    """The column of one of the documents in a folder, where it is for tables alone."""
+    return column if find_kind(path.name) in TABLES else None
+
+
+def sample_of_folder(source: Path, target: Path, column: str | None = None) -> Iterator[str]:
+    """The texts of the documents that `find_documents` lists, to tell their language by. Of those that cannot be read there are
+    none: translation says so."""
+    for path in walk(source, target):
+        if find_kind(path.name) is not None:
+            try:
+                texts = open_local(path, column=own_column(path, column)).texts
+            except UserError:
+                continue
+            yield from texts
 
 
 def _check_targets(job: FolderJob, force: bool, done: Mapping[str, str]) -> None:

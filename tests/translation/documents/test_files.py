@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 import regard
 from regard.cli import main
+from regard.cli import translate as cli_translate
 from regard.errors import Interrupted, UserError
 from regard.translation.documents.files import (
     STATE,
@@ -20,6 +22,7 @@ from regard.translation.documents.files import (
     translate_folder,
     translate_local,
 )
+from regard.translation.documents.readers import open_document
 from tests.commands import fails
 from tests.translation.documents.test_documents import docx, run
 
@@ -127,8 +130,9 @@ def test_equal_sentences_are_translated_once() -> None:
         seen.extend(lines)
         return loud(lines)
 
-    content, note = translate_document(b"<td>a b</td><td>a b</td><td>c</td>", "html", LANGUAGES, once)
-    assert (content, note, seen) == (b"<td>A B</td><td>A B</td><td>C</td>", "", ["a b", "c"])
+    document = open_document(b"<td>a b</td><td>a b</td><td>c</td>", "html", 1000)
+    assert translate_document(document, "en", once) == b"<td>A B</td><td>A B</td><td>C</td>"
+    assert seen == ["a b", "c"]
 
 
 # --- folders ---
@@ -154,6 +158,17 @@ def test_a_folder_is_translated_file_by_file(tmp_path: Path, capfd: pytest.Captu
     said = fails(capfd, "translate", "-m", GOLDEN, "-i", str(source), "-o", str(source / "de"))
     assert "already exists; choose another folder with -o, or add --force" in said
     assert translate("-i", str(source), "-o", str(source / "de"), "--force") == 0
+
+
+def test_a_language_is_told_by_the_documents_that_are_translated(tmp_path: Path) -> None:
+    """Not by hidden ones, earlier translations, or one that cannot be read; of tables by the column that is asked for."""
+    source = folder(tmp_path, a_csv=b"x,y\n1,in a column\n", b_docx=b"PK", c__d_txt=b"in a folder\n", e_png=b"\x89PNG")
+    folder(source, out__c__d_txt=b"earlier\n")
+    (source / ".git").mkdir()
+    for name in (".hidden.txt", ".git/f.txt"):
+        (source / name).write_text("hidden\n", encoding="utf-8")
+    given = argparse.Namespace(input=source, output=source / "out", text=[], column="y")
+    assert [text.strip() for text in cli_translate._sample(given)] == ["in a column", "in a folder"]
 
 
 def test_a_source_is_never_overwritten(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ import pytest
 import regard
 from regard.errors import InputError
 from regard.translation.documents import pdf
-from regard.translation.documents.files import Languages, translate_document
+from regard.translation.documents.files import translate_document
 from regard.translation.documents.readers import open_document
 from tests.translation.documents.test_documents import MOST, shouted
 
@@ -91,9 +91,10 @@ def pdf_of(*lines: str) -> bytes:
 
 def test_the_text_of_a_pdf_is_translated_and_the_loss_said(tmp_path: Path) -> None:
     data = pdf_of("A line of some length that is trans-", "lated as one.", "Next.")
-    content, note = translate_document(data, "pdf", Languages("en", "de"), lambda lines: [one.upper() for one in lines])
+    document = open_document(data, "pdf", MOST)
+    content = translate_document(document, "en", lambda lines: [one.upper() for one in lines])
     assert content == b"A LINE OF SOME LENGTH THAT IS TRANSLATED AS ONE.\n\nNEXT.\n\n"
-    assert note == "only its text is translated; the layout and the pictures are lost"
+    assert document.note == "only its text is translated; the layout and the pictures are lost"
     (tmp_path / "a.pdf").write_bytes(pdf_of("a b c"))
     with pytest.warns(UserWarning, match=r"a\.pdf: only its text is translated"):
         written = regard.load(GOLDEN, device="cpu").translate_file(tmp_path / "a.pdf")
