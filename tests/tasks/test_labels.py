@@ -338,6 +338,18 @@ def test_what_is_no_table_with_labels_is_refused(tmp_path: Path, capfd: pytest.C
     assert "test.tsv, line 1: the label 'fruit' is not one of the 3 labels" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("task", "file"), [("classify", "of texts with their labels"), ("tag", "of words with their tags")]
+)
+def test_evaluate_without_a_table_says_what_it_needs(
+    runs: Runs, task: str, file: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    name = str(runs[task][1])
+    said = f"evaluate needs TABLE, a file {file}, since {name} is a model for the task {task}\n"
+    assert said in fails(capfd, "evaluate", "-m", name)
+    assert said in fails(capfd, "evaluate", "-m", name, "--reference", __file__)
+
+
 def write_pairs(folder: Path) -> Path:
     lines = "".join(f"{label}\t{text}\t{text} {label}\n" for label, text in texts(60, 1))
     (folder / "pairs.tsv").write_text("label\ttext1\ttext2\n" + lines, encoding="utf-8")
