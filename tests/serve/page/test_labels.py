@@ -171,6 +171,8 @@ def test_tags_blanks_and_similar_words(browser: Browser, server: Running, models
         tags = models["my-tag"].tag(TEXT)
         assert page.locator("#predictions .step header").all_inner_texts() == list(tags.words)
         assert page.locator("#read-out h1 .word.asked").count() == 1
+        [grey] = page.locator("#predictions .grey").all_inner_texts()
+        assert grey == "Grey: which words decided is computed when you choose it."
         page.locator("#predictions .step").nth(2).locator(
             "button"
         ).last.click()  # the least likely tag of the third word
