@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -162,7 +163,8 @@ def test_a_killed_run_ends_with_the_same_weights(runs: Runs, task: str, tmp_path
 def test_held_out_texts_are_written_and_not_trained_on(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, "classify", steps=2)
     said = quiet(recipe, tmp_path / "run", "data.valid=0.1", "data.test=0.2")
-    assert "dropped, held out: " in said
+    assert re.search(r"dropped, held out: 60, first train.tsv, line \d+: '.*' / '(animal|colour|food)'\n", said)
+    assert "140 texts to train on, 20 to validate on, 40 to test on\n" in said
     resolved = load_recipe(tmp_path / "run" / "recipe.toml")
     sets = {}
     for name in ("valid", "test"):
