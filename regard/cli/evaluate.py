@@ -280,7 +280,7 @@ def check_pairs(arguments: argparse.Namespace, sources: list[str], references: l
     """Refuse --source and --reference of different lengths."""
     if len(sources) != len(references):
         raise UserError(
-            f"{arguments.source} has {len(sources)} lines, but {arguments.reference} has {len(references)}: "
+            f"{arguments.source} has {len(sources):,} lines, but {arguments.reference} has {len(references):,}: "
             f"line N of one must translate line N of the other"
         )
 

@@ -175,4 +175,4 @@ def stopped(trainer: Trainer, folder: RunFolder) -> RegardError:
         command = f"torchrun ... -m {command}"
     if not trainer.saved_step:
         return Interrupted(f"stopped before the first step, so nothing was saved; start again with: {command}")
-    return Interrupted(f"stopped at step {trainer.saved_step} and saved; resume with: {command}")
+    return Interrupted(f"stopped at step {trainer.saved_step:,} and saved; resume with: {command}")

@@ -67,7 +67,7 @@ def make_trainer(
         saved = load_checkpoint(folder.checkpoints / checkpoint, model, optimizer, average, ranks)
         feed.load_state(saved["sampler"])
         state = restored_state(saved["run"], folder.checkpoints / checkpoint)
-        notes.append(f"resuming from step {state.step}")
+        notes.append(f"resuming from step {state.step:,}")
     else:
         state.seconds = state.prepared = ranks.broadcast(time.perf_counter() - started)
     if state.step == 0 and length.progress(state) >= 1.0:
