@@ -42,7 +42,7 @@ browser: setup # Chromium for the browser tests, if there is none
 	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
 		$(BIN)/playwright install chromium
 
-demo: setup ## translate with the built-in models and score one
+demo: setup ## translate and search with the built-in models, score one, and train a classifier of questions
 	@BIN=$(BIN) scripts/demo.sh
 
 serve: setup ## serve the built-in models on http://127.0.0.1:8000 (MODEL=runs/mine serves another)

@@ -111,9 +111,10 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 
 
 def epochs(number: float) -> str:
-    """For example "1 epoch", "1.2 epochs", "0.004 epochs", "2,500 epochs"."""
+    """For example "1 epoch", "1.2 epochs", "40 epochs", "0.004 epochs", "2,500 epochs"."""
     shown = f"{number:,.0f}" if number >= 100 else f"{number:.1f}" if number >= 0.1 else f"{number:.1g}"
-    return "1 epoch" if shown == "1.0" else f"{shown} epochs"
+    shown = shown.removesuffix(".0")
+    return "1 epoch" if shown == "1" else f"{shown} epochs"
 
 
 def duration(seconds: float) -> str:

@@ -214,7 +214,10 @@ def test_a_person_at_a_terminal_is_told_to_type(bundle: str) -> None:
 
 def test_info_shows_the_card(bundle: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["info", bundle]) == 0
-    assert "en → de" in capfd.readouterr().out
+    out = capfd.readouterr().out
+    assert "en → de" in out and f"\nUse: `regard translate -m {bundle} TEXT`\n" in out
+    assert main(["info"]) == 0
+    assert "\nUse: `regard translate -m en-de TEXT`\n" in capfd.readouterr().out
 
 
 def test_score_gives_a_log_probability_for_each_pair(

@@ -94,7 +94,7 @@ def test_installed_wheel_translates(installed: Installed) -> None:
 
 def test_installed_wheel_brings_its_recipes(installed: Installed) -> None:
     said = installed.python("-m", "regard", "reproduce", "--list")
-    assert "wmt14-en-de-big" in said and "missing" in said
+    assert "wmt14-en-de-big" in said and "\n  WMT14 English to German, big\n" in said
 
 
 def test_installed_wheel_brings_its_model(installed: Installed) -> None:

@@ -31,6 +31,14 @@ from regard.files import check_new_file, check_overwrite, is_same_file, write_at
 if TYPE_CHECKING:
     from regard.api import Model
 
+_NEEDS = {  # by the task of the model
+    "translate": "--source FILE and --reference FILE",
+    "embed": "--source FILE and --reference FILE, whose lines mean the same",
+    "generate": "--pairs FILE or --choices FILE",
+    "classify": "TABLE, a file of texts with their labels",
+    "tag": "TABLE, a file of words with their tags",
+}
+
 
 def add(verbs: Any) -> None:
     parser = verb(
@@ -105,7 +113,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.stride is not None:
         raise UserError("--stride is for --pairs and --choices; leave it out")
     if arguments.reference is None:
-        raise UserError("evaluate needs --reference FILE; or --pairs FILE or --choices FILE with a language model")
+        raise _lacking(arguments)
     if arguments.hypothesis:
         ignored = {
             "-m": arguments.model,
@@ -133,10 +141,10 @@ def run(arguments: argparse.Namespace) -> None:
         hypotheses, name = list(read_lines(arguments.hypothesis)), str(arguments.hypothesis)
     else:
         if not arguments.source:
-            raise UserError("evaluate needs --source FILE to translate with a model, or --hypothesis FILE to score")
+            raise _lacking(arguments)
         sources = list(read_lines(arguments.source))
         check_pairs(arguments, sources, references)
-        if arguments.model and any(_makes_vectors(name) for name in arguments.model):
+        if arguments.model and any(_task_of(name) == "embed" for name in arguments.model):
             _evaluate_vectors(arguments, sources, references)
             return
         if arguments.model and len(arguments.model) > 1:
@@ -164,6 +172,26 @@ def run(arguments: argparse.Namespace) -> None:
     print_result(arguments, scores.to_json(), scores.lines())
 
 
+def _lacking(arguments: argparse.Namespace) -> UserError:
+    """What to say where a file is missing: what the model's task needs or, without a model, every task."""
+    if not arguments.model:
+        return UserError(
+            "evaluate needs --reference FILE with --source FILE or --hypothesis FILE; or with -m a model of another task: "
+            "--pairs FILE or --choices FILE with a language model, TABLE with a model with labels"
+        )
+    name = arguments.model[0]
+    task = _task_of(name)
+    if task not in _NEEDS:
+        return UserError(f"evaluate does not score models for the task {task}, such as {name}; name another with -m")
+    return UserError(f"evaluate needs {_NEEDS[task]}, since {name} is a model for the task {task}")
+
+
+def _task_of(name: str) -> str:
+    from regard.bundle import find_bundle, read_bundle
+
+    return read_bundle(find_bundle(name)).task
+
+
 def _evaluate_labels(arguments: argparse.Namespace) -> None:
     """Print the scores of a model with labels."""
     others = {"--source": arguments.source, "--hypothesis": arguments.hypothesis, "--reference": arguments.reference}
@@ -184,12 +212,6 @@ def _evaluate_labels(arguments: argparse.Namespace) -> None:
     for note in said:
         sys.stderr.write(f"{escape(note)}\n")
     print_result(arguments, scores.to_json(), scores.lines())
-
-
-def _makes_vectors(name: str) -> bool:
-    from regard.bundle import find_bundle, read_bundle
-
-    return read_bundle(find_bundle(name)).task == "embed"
 
 
 def _evaluate_vectors(arguments: argparse.Namespace, sources: list[str], references: list[str]) -> None:
@@ -258,7 +280,7 @@ def check_pairs(arguments: argparse.Namespace, sources: list[str], references: l
     """Refuse --source and --reference of different lengths."""
     if len(sources) != len(references):
         raise UserError(
-            f"{arguments.source} has {len(sources)} lines, but {arguments.reference} has {len(references)}: "
+            f"{arguments.source} has {len(sources):,} lines, but {arguments.reference} has {len(references):,}: "
             f"line N of one must translate line N of the other"
         )
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import re
+import shlex
 import sys
 from typing import Any
 
 from regard.cli.common import MODEL, print_result, verb
 from regard.errors import UserError
 from regard.escaping import escape
+
+_USE = re.compile(
+    r"^(Use: `regard [a-z]+ -m )(?:FOLDER|MODEL)\b", re.MULTILINE
+)  # of a card, which does not know its place
 
 
 def add(verbs: Any) -> None:
@@ -22,6 +28,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Print the model card, formatted on a terminal; with --json the facts behind it."""
     import dataclasses
 
+    from regard.builtin import shown_name
     from regard.bundle import find_bundle, load_bundle
 
     if arguments.model is not None and arguments.named is not None:
@@ -44,7 +51,8 @@ def run(arguments: argparse.Namespace) -> None:
     if bundle.prompts:
         document["prompts"] = dict(bundle.prompts)
     document |= {name: fact for name, fact in bundle.facts.items() if name not in document}
-    card = escape(bundle.card, keep="\n\t")
+    named = shlex.quote(arguments.named or arguments.model or shown_name(bundle.folder))
+    card = escape(_USE.sub(lambda found: found[1] + named, bundle.card), keep="\n\t")
     if sys.stdout.isatty() and not arguments.json:
         from rich.console import Console
         from rich.markdown import Markdown

@@ -86,7 +86,7 @@ def _list(arguments: argparse.Namespace) -> None:
     from regard.reproduce.data_check import check_data, result_recipe
     from regard.reproduce.results import load_result, result_names
 
-    rows, document = [("name", "result", "published", "expected", "minutes", "data")], []
+    rows, titles, document = [("name", "data", "published", "expected", "minutes")], [""], []
     for name in result_names():
         result = load_result(name)
         missing = check_data(result, result_recipe(result, arguments.data)).missing
@@ -94,16 +94,19 @@ def _list(arguments: argparse.Namespace) -> None:
         rows.append(
             (
                 name,
-                result.title,
+                "no" if missing else "yes",
                 "" if result.published.score is None else f"{result.published.score:g} {result.published.metric}",
                 "" if expected is None or expected.score is None else f"{expected.score:g} {expected.metric}",
                 f"{result.minutes:g}, {result.device}",
-                "there" if not missing else "missing",
             )
         )
+        titles.append(f"  {result.title}")
         document.append({"name": name, "title": result.title, "minutes": result.minutes, "has data": not missing})
-    note = f"data: below {arguments.data} (--data DIR); regard reproduce NAME --dry-run says what is missing"
-    print_result(arguments, document, [*aligned(rows), "", note])
+    lines = [line for pair in zip(aligned(rows), titles, strict=True) for line in pair if line]
+    note = (
+        f"data: whether it is below {arguments.data} (--data DIR); regard reproduce NAME --dry-run says what is missing"
+    )
+    print_result(arguments, document, [*lines, "", note])
 
 
 def _plan(result: Result, recipe: Recipe, check: DataCheck, arguments: argparse.Namespace) -> dict[str, Any]:

@@ -177,6 +177,12 @@ class Record(NamedTuple):
     texts: Texts
     begins: bool = True
     ends: bool = True
+    label: str = ""  # by its name, where the last text has its number
+
+    @property
+    def shown(self) -> Texts:
+        """The texts for messages."""
+        return (*self.texts[:-1], self.label) if self.label else self.texts
 
 
 class RecordSource(Protocol):

@@ -99,7 +99,7 @@ class ChunkEncoder:
             if fault is None:
                 kept.append(i)
             else:
-                account.drop(fault, chunk.name, record.number, *record.texts)
+                account.drop(fault, chunk.name, record.number, *record.shown)
         begins = np.array([records[i].begins for i in kept], dtype=np.bool_)
         account.keep(int(begins.sum()))
         encoded = [self._pack([column[i] for i in kept]) for column in columns]
@@ -114,7 +114,7 @@ class ChunkEncoder:
             reason = HELD_OUT
         else:
             return False
-        account.drop(reason, name, record.number, *record.texts)
+        account.drop(reason, name, record.number, *record.shown)
         return True
 
     def _pack(self, sequences: list[list[int]]) -> EncodedColumn:

@@ -88,7 +88,8 @@ class TableCorpus:
         for path, row, header in self.rows():
             texts = [self._text(path, row, column, header) for column in self.used.text]
             joined = BETWEEN.join(texts) if all(text.strip() for text in texts) else ""
-            yield Record(row.number, (joined, self._label(path, row, self.label_cell(path, row, header))))
+            cell = self.label_cell(path, row, header)
+            yield Record(row.number, (joined, self._label(path, row, cell)), label=", ".join(self.names_in(cell)))
 
     def rows(self) -> Iterator[tuple[Path, Row, tuple[str, ...]]]:
         """The rows below the headers, with their files and headers."""
@@ -228,7 +229,8 @@ class WordsCorpus:
             for line, tag in zip(lines, tags, strict=True):
                 if tag not in numbers:
                     raise unknown_label(f"{path}, line {line}", tag, self.labels)
-            yield Record(lines[0], (BETWEEN.join(words), BETWEEN.join(numbers[tag] for tag in tags)))
+            texts = BETWEEN.join(words), BETWEEN.join(numbers[tag] for tag in tags)
+            yield Record(lines[0], texts, label=" ".join(tags))
 
     def sentences(self) -> Iterator[Sentence]:
         """The sentences in order. Lines without a word of their own are left out: comments, ranges and empty nodes of CoNLL-U."""

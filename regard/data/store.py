@@ -306,7 +306,7 @@ def _without_duplicates(records: Iterable[Record], seen: set[int], name: str, ac
         # 64 bits per record instead of its text: a hundred million still fit into memory.
         key = hash(record.texts)
         if key in seen and not is_empty(*record.texts):
-            account.drop(DUPLICATE, name, record.number, *record.texts)
+            account.drop(DUPLICATE, name, record.number, *record.shown)
         else:
             seen.add(key)
             out.append(record)

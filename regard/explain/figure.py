@@ -13,7 +13,10 @@ from regard.errors import UserError
 from regard.explain.explanation import AnyExplanation, AttentionKind, by_words
 from regard.generate.options import Matrix
 
-COLOURS = ("#3b6fb5", "#e0832b", "#3f9a54", "#c9463d", "#8560b0", "#8c6244", "#d26fae", "#6f7680", "#a9a22c", "#2fa4b5")
+COLOURS = (
+    "#3b6fb5", "#e0832b", "#3f9a54", "#c9463d", "#8560b0", "#8c6244", "#d26fae", "#6f7680", "#a9a22c", "#2fa4b5", "#7a1f3d",
+    "#86c232", "#0d5c52", "#f0a58f", "#2b2f8f", "#b416c4",
+)  # fmt: skip
 NAMES: dict[AttentionKind, str] = {
     "encoder": "Encoder self-attention",
     "decoder": "Decoder self-attention",

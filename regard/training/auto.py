@@ -212,7 +212,9 @@ def _duration_line(recipe: Recipe, speed: Speed, tokens: int) -> str:
     if train.minutes:
         minutes = f"{train.minutes:g} minute{'' if train.minutes == 1 else 's'}"
         return f"time: {minutes}, about {epochs(number)} at {measured}"
-    return f"time: about {duration(number * tokens / speed.rate)} at {measured}, for {epochs(number)}"
+    return (
+        f"time: about {duration(number * tokens / speed.rate)} for {epochs(number)} at {measured}, without validations"
+    )
 
 
 def _epochs(train: TrainRecipe, rate: float, tokens: int) -> float:

@@ -65,12 +65,13 @@ def _matrix(examined: Record, name: str) -> str:
         rows.append(f"<tr><td>{escaped(label)}</td>{cells}</tr>")
     heads = ("label ↓ answer →", *labels)
     kind = "matrix upright" if len(labels) > _LEVEL else "matrix"
-    return section(f"Confusion matrix ({name} set)", f'<div class="{kind}">{table(heads, rows)}</div>')
+    said = "<p>The texts of each label, by the model's answers. The stronger the colour, the larger the part of its row.</p>"
+    return section(f"Confusion matrix ({name} set)", f'{said}<div class="{kind}">{table(heads, rows)}</div>')
 
 
 def _confusions(examined: Record, name: str) -> str:
     rows = [
-        f"<tr><td>{escaped(one['label'])}</td><td>{escaped(one['answer'])}</td>"
+        f"<tr><td>{_label(one['label'])}</td><td>{_label(one['answer'])}</td>"
         f'<td class="number">{one["count"]:,} of {one["of"]:,}</td></tr>'
         for one in examined.get("confusions", ())
     ]
@@ -117,17 +118,18 @@ def _calibration(examined: Record, name: str) -> str:
     plot = (
         f'<svg viewBox="0 0 {_SIZE + _EDGE + 20} {_SIZE + 54}" style="max-width:{_SIZE + _EDGE + 20}px" role="img">'
         f'<path class="axis" fill="none" d="M{_EDGE} 10V{_SIZE + 10}H{_EDGE + _SIZE}"/>'
-        f'<path class="grid" fill="none" d="M{_EDGE} {_SIZE + 10}L{_EDGE + _SIZE} 10"/>{ticks}{"".join(dots)}'
+        f'<path class="diagonal" d="M{_EDGE} {_SIZE + 10}L{_EDGE + _SIZE} 10"/>{ticks}{"".join(dots)}'
         f'<text class="x" x="{_EDGE + _SIZE / 2}" y="{_SIZE + 48}">probability of the answer; up: share that is right</text></svg>'
     )
-    said = f"<p>Expected calibration error {100 * found['error']:.1f}%: the mean distance from the diagonal.</p>"
+    said = f"<p>Expected calibration error {100 * found['error']:.1f}%: the mean distance from the dashed diagonal.</p>"
     return section(f"Calibration ({name} set)", f'{said}<div class="card">{plot}</div>')
 
 
 STYLE = """
 .matrix table { width: auto; } .matrix .cell, .matrix th + th { text-align: center; min-width: 64px; }
-.matrix tbody td:first-child { padding-right: 24px; }
-.upright th + th { writing-mode: vertical-rl; transform: rotate(180deg); max-height: 14em; text-align: left; min-width: 0; }
+.matrix tbody td:first-child { padding-right: 24px; } .matrix .table { max-height: none; }
+.upright th + th { writing-mode: vertical-rl; transform: rotate(180deg); max-height: 14em; text-align: left; }
+.upright .cell, .upright th + th { min-width: 0; padding-inline: 4px; }
 td.cell { background: color-mix(in srgb, var(--one) var(--share), transparent); }
-td.text { width: 50%; } td.label { overflow-wrap: anywhere; }
+td.text { width: 50%; min-width: 110px; } path.diagonal { fill: none; stroke: var(--soft); stroke-dasharray: 4 4; }
 """

@@ -245,7 +245,7 @@ class Trainer:
             result = self.apply(prepared.parts, prepared.count)
         except torch.OutOfMemoryError as error:
             raise RegardError(
-                f"out of memory at step {state.step} with {prepared.tokens:,} tokens in "
+                f"out of memory at step {state.step:,} with {prepared.tokens:,} tokens in "
                 f"{counted(len(prepared.parts), 'micro-batch', 'micro-batches')}; "
                 f"set train.accumulate = {2 * recipe.accumulate} and resume, or on the fast path start over"
             ) from error
@@ -333,7 +333,7 @@ class Trainer:
     def _check_finite(self, name: str, value: float) -> None:
         if not math.isfinite(value):
             raise RegardError(
-                f"the {name} at step {self.state.step} is {value}: the run has diverged, after its last checkpoint; "
+                f"the {name} at step {self.state.step:,} is {value}: the run has diverged, after its last checkpoint; "
                 f"resume with a lower train.lr or with train.clip = 1.0, or start over with a longer train.warmup"
             )
 
@@ -397,7 +397,7 @@ class Trainer:
             return
         self.stop_requested = True
         if self.ranks.size == 1:
-            again = f"press Ctrl-C again to quit at once and lose everything after step {self.saved_step}"
+            again = f"press Ctrl-C again to quit at once and lose everything after step {self.saved_step:,}"
             self.display.stopping(f"stopping after this step; {again}")
 
 

@@ -18,7 +18,7 @@ from regard.data.store import Store, add_checksums, prepare_store, store_key
 from regard.data.tokenizer import Tokenizer
 from regard.errors import RegardError, UserError
 from regard.files import atomic_folder, read_json, write_atomic
-from regard.progress import counted, progress
+from regard.progress import counted, duration, progress
 from regard.recipe import CorpusEntry, Recipe, load_recipe
 from regard.tasks import TASKS
 from regard.training.display import Display
@@ -150,6 +150,14 @@ def choose_evaluation_sets(
     return EvaluationSets(left, held_out, held_out.valid if num_valid else valid, held_out.test if num_test else test)
 
 
+def split_line(recipe: Recipe, num_train: int, sets: EvaluationSets) -> str | None:
+    """What the records are for; only of tasks with labels, where each is held out as a whole."""
+    if not recipe.settings.has_labels:
+        return None
+    test = f", {len(sets.test):,} to test on" if sets.test else ""
+    return f"{counted(num_train, recipe.settings.noun)} to train on, {len(sets.valid):,} to validate on{test}"
+
+
 def make_baseline(recipe: Recipe, sets: EvaluationSets, folder: RunFolder, display: Display) -> Mapping[str, Any]:
     """The task's simple model of the same data, as JSON; kept in the run folder, so that a resumed run need not train it again."""
     if folder.baseline.is_file():
@@ -159,7 +167,7 @@ def make_baseline(recipe: Recipe, sets: EvaluationSets, folder: RunFolder, displ
         return {}
     first = (found.test or found.valid).metrics[0]
     name = "test" if found.test else "validation"
-    display.say(f"{found.name}: {first.name} {first.score:.2f} on the {name} set, after {found.seconds:.0f} s")
+    display.say(f"{found.name}: {first.name} {first.score:.2f} on the {name} set, trained in {duration(found.seconds)}")
     content = found.to_json()
     write_atomic(folder.baseline, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     return content

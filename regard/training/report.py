@@ -240,10 +240,27 @@ def _long_facts(facts: Mapping[str, str]) -> str:
 
 
 def _settings(recipe: Mapping[str, Any]) -> str:
+    recipe = _effective(recipe)
     loose = {key: value for key, value in recipe.items() if not isinstance(value, Mapping)}
     groups = {"recipe": loose, **{key: value for key, value in recipe.items() if isinstance(value, Mapping)}}
     cards = [f"<div><h3>[{escaped(key)}]</h3>{_pairs(values)}</div>" for key, values in groups.items() if values]
     return section("Settings", f'<div class="settings">{"".join(cards)}</div>' if cards else "")
+
+
+def _effective(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Without the settings that others overrule: the lengths that are not set and, of a run that starts from a model, a preset and
+    a vocabulary."""
+    train = recipe.get("train", {})
+    overruled = {"train": {key for key in ("steps", "epochs", "minutes") if not train.get(key)}}
+    if train.get("init"):
+        tokenizer = recipe.get("tokenizer", {})
+        overruled |= {"model": {"preset"}, "tokenizer": {key for key in tokenizer if key != "extend"}}
+    return {
+        name: {key: value for key, value in part.items() if key not in overruled.get(name, ())}
+        if isinstance(part, Mapping)
+        else part
+        for name, part in recipe.items()
+    }
 
 
 def _pairs(values: Mapping[str, Any]) -> str:

@@ -41,6 +41,7 @@ from regard.training.prepare import (
     make_evaluation_sets,
     make_store,
     make_tokenizer,
+    split_line,
 )
 from regard.training.report import write_report
 from regard.training.same_data import check_store, check_tokenizer, check_valid
@@ -136,7 +137,8 @@ def prepare_data(recipe: Recipe, opened: OpenRun, folder: RunFolder, display: Di
     check_store(started, store, sets.corpora, folder)
     if not started:
         config = recipe.model.config(tokenizer.vocab_size)
-        notes = [task.too_little(recipe, len(store)), *task.about_store(recipe, store, tokenizer, config)]
+        notes = [split_line(recipe, len(store), sets), task.too_little(recipe, len(store))]
+        notes += task.about_store(recipe, store, tokenizer, config)
         for note in filter(None, notes):
             display.say(note)
     return PreparedData(tokenizer, store, sets.valid, sets.test, make_baseline(recipe, sets, folder, display))
@@ -173,4 +175,4 @@ def stopped(trainer: Trainer, folder: RunFolder) -> RegardError:
         command = f"torchrun ... -m {command}"
     if not trainer.saved_step:
         return Interrupted(f"stopped before the first step, so nothing was saved; start again with: {command}")
-    return Interrupted(f"stopped at step {trainer.saved_step} and saved; resume with: {command}")
+    return Interrupted(f"stopped at step {trainer.saved_step:,} and saved; resume with: {command}")

@@ -18,7 +18,7 @@ from regard.device import compute_dtype, describe
 from regard.errors import UserError
 from regard.models.transformer import Transformer
 from regard.parallel.ranks import Ranks
-from regard.progress import counted
+from regard.progress import counted, duration
 from regard.recipe import Recipe, TrainRecipe
 from regard.tasks import TASKS
 from regard.tasks.task import Validator
@@ -26,7 +26,7 @@ from regard.training.check import pick_fast_path
 from regard.training.checkpoint import load_checkpoint, save_start
 from regard.training.display import Display
 from regard.training.fast import FastPath, missing_requirement
-from regard.training.fine_tuning import load_init_weights
+from regard.training.fine_tuning import init_shown, load_init_weights
 from regard.training.finish import num_final_validations
 from regard.training.folder import RunFolder, out_of_time
 from regard.training.loop import RunLength, RunState, Trainer
@@ -55,7 +55,7 @@ def make_trainer(
         torch.cuda.set_device(device)  # where Triton launches its kernels
     autocast = compute_dtype(recipe.train.precision, device)
     checkpoint = ranks.broadcast(opened.checkpoint)
-    model, shadow = make_model(recipe, data, folder, ranks, is_fresh=checkpoint is None)
+    model, shadow = make_model(recipe, data, folder, display, ranks, is_fresh=checkpoint is None)
     optimizer = make_optimizer(model, recipe.train)
     path = pick_fast_path(recipe.train, model.config, device, ranks.size)
     feed = make_feed(recipe, store, tokenizer, path, ranks)
@@ -67,7 +67,7 @@ def make_trainer(
         saved = load_checkpoint(folder.checkpoints / checkpoint, model, optimizer, average, ranks)
         feed.load_state(saved["sampler"])
         state = restored_state(saved["run"], folder.checkpoints / checkpoint)
-        notes.append(f"resuming from step {state.step}")
+        notes.append(f"resuming from step {state.step:,}")
     else:
         state.seconds = state.prepared = ranks.broadcast(time.perf_counter() - started)
     if state.step == 0 and length.progress(state) >= 1.0:
@@ -110,7 +110,7 @@ def restored_state(saved: dict[str, Any], checkpoint: Path) -> RunState:
 
 
 def make_model(
-    recipe: Recipe, data: PreparedData, folder: RunFolder, ranks: Ranks, is_fresh: bool
+    recipe: Recipe, data: PreparedData, folder: RunFolder, display: Display, ranks: Ranks, is_fresh: bool
 ) -> tuple[Transformer, Transformer]:
     """The model and its copy for averaging and validation, on this process's device or sharded over all processes."""
     torch.manual_seed(recipe.train.seed)
@@ -119,7 +119,7 @@ def make_model(
         TASKS[recipe.task].begin(model, data.store)
     if recipe.train.init and is_fresh:
         load_init_weights(recipe, model, data.tokenizer)
-        fit_head(recipe, model, data, ranks)
+        fit_head(recipe, model, data, display, ranks)
         if ranks.is_first:
             save_start(folder.start, model.state_dict())
     shadow = copy.deepcopy(model).requires_grad_(False)
@@ -133,12 +133,17 @@ def make_model(
     return model, shadow
 
 
-def fit_head(recipe: Recipe, model: Transformer, data: PreparedData, ranks: Ranks) -> None:
+def fit_head(recipe: Recipe, model: Transformer, data: PreparedData, display: Display, ranks: Ranks) -> None:
     """Fit the head where the recipe asks for it: on the first process, for all."""
     if not recipe.train.fit_head:
         return
     task = TASKS[recipe.task]
+    started = time.perf_counter()
     ranks.run_on_first(lambda: task.fit_head(recipe, model, data.store, data.tokenizer, ranks.device))
+    if ranks.is_first:
+        took = duration(time.perf_counter() - started)
+        encoder = init_shown(recipe.train.init)
+        display.say(f"head: fitted to the vectors of {encoder} by regression, in {took} (train.fit_head)")
     if ranks.size > 1:
         own = model.head.state_dict()
         for name, values in ranks.broadcast({name: tensor.tolist() for name, tensor in own.items()}).items():

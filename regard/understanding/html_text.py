@@ -6,6 +6,7 @@ from __future__ import annotations
 from html.parser import HTMLParser
 
 _SILENT = frozenset(("script", "style", "template", "noscript", "svg", "math"))
+_HEADINGS = frozenset(("h1", "h2", "h3", "h4", "h5", "h6"))
 _INLINE = frozenset(
     "a abbr acronym b bdi bdo big cite code data del dfn em font i ins kbd label mark q s samp small span strike strong sub sup "
     "time tt u var wbr".split()
@@ -15,18 +16,20 @@ _INLINE = frozenset(
 class _Reader(HTMLParser):
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
-        self.found: list[tuple[int, str]] = []
+        self.found: list[tuple[int, str, bool]] = []
         self._parts: list[str] = []
-        self._line, self._silent = 0, 0
+        self._line, self._silent, self._is_heading = 0, 0, False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag not in _INLINE:
             self.end()
+            self._is_heading = tag in _HEADINGS
         self._silent += tag in _SILENT
 
     def handle_endtag(self, tag: str) -> None:
         if tag not in _INLINE:
             self.end()
+            self._is_heading = False
         self._silent = max(0, self._silent - (tag in _SILENT))
 
     def handle_data(self, data: str) -> None:
@@ -39,15 +42,15 @@ class _Reader(HTMLParser):
     def end(self) -> None:
         """A paragraph ends."""
         if text := " ".join("".join(self._parts).split()):
-            self.found.append((self._line, text))
+            self.found.append((self._line, text, self._is_heading))
         self._parts.clear()
 
 
-def html_paragraphs(text: str) -> list[tuple[int, str]]:
-    """The paragraphs of a page, each with the line on which it begins.
+def html_paragraphs(text: str) -> list[tuple[int, str, bool]]:
+    """The paragraphs of a page: the line on which each begins, its text, and whether it is a heading.
 
-    >>> html_paragraphs("<p>Use <code>-m</code>.</p>\\n<ul><li>one<li>two</ul><script>x</script>")
-    [(1, 'Use -m.'), (2, 'one'), (2, 'two')]
+    >>> html_paragraphs("<h1>Use <code>-m</code></h1>\\n<ul><li>one<li>two</ul><script>x</script>")
+    [(1, 'Use -m', True), (2, 'one', False), (2, 'two', False)]
     """
     reader = _Reader()
     reader.feed(text)

@@ -1,5 +1,6 @@
 """Cuts documents into passages, which a search finds. Neighbouring paragraphs form a passage up to a number of tokens; a longer
-paragraph is cut between sentences, a longer sentence between words. Each passage knows its place in the file."""
+paragraph is cut between sentences, a longer sentence between words. A heading stays with the text below it. Each passage knows its
+place in the file."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ CountTokens = Callable[[Sequence[str]], list[int]]  # of each text
 _MAX_CELL = 1_000_000
 _SENTENCE_END = re.compile(r"(?<=[.!?…。！？])[\"'”’»)\]]*\s+|(?<=[。！？])")
 _MARKS = re.compile(r"^#{1,6} |(?<!\S)\|?(?::?-{3,}:?\|?)+(?!\S)")
+_HEADING = re.compile(r"#{1,6}[ \t][^\n]*|[^\n]+\n[ \t]*(?:=+|-+)[ \t]*")  # of Markdown: marked, or underlined
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)\s]*\)")
 _BLANK_LINES = re.compile(r"\n[ \t\r\f\v]*\n")
 
@@ -31,6 +33,7 @@ class Paragraph:
 
     place: str  # "line 12", "paragraph 3", "row 7"
     text: str
+    is_heading: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,11 +58,14 @@ def read_paragraphs(path: Path) -> list[Paragraph]:
 
 def _paragraphs(data: bytes, kind: str) -> Iterator[Paragraph]:
     if kind == "txt":
-        yield from _of_text(read_text(data)[0])
+        yield from (Paragraph(f"line {line}", " ".join(block.split())) for line, block in _blocks(read_text(data)[0]))
     elif kind == "md":  # not by its reader, which leaves out code: people look for that, too
-        yield from (Paragraph(one.place, _without_marks(one.text)) for one in _of_text(read_text(data)[0]))
+        for line, block in _blocks(read_text(data)[0]):
+            text = _without_marks(" ".join(block.split()))
+            yield Paragraph(f"line {line}", text, _HEADING.fullmatch(block) is not None)
     elif kind in ("html", "htm"):  # the same
-        yield from (Paragraph(f"line {line}", text) for line, text in html_paragraphs(read_text(data)[0]))
+        for line, text, is_heading in html_paragraphs(read_text(data)[0]):
+            yield Paragraph(f"line {line}", text, is_heading)
     elif kind in TABLES:
         yield from _of_table(read_text(data)[0], "\t" if kind == "tsv" else ",")
     else:
@@ -70,8 +76,8 @@ def _paragraphs(data: bytes, kind: str) -> Iterator[Paragraph]:
             yield Paragraph(f"paragraph {number}", text)
 
 
-def _of_text(text: str) -> Iterator[Paragraph]:
-    """Paragraphs are separated by blank lines."""
+def _blocks(text: str) -> Iterator[tuple[int, str]]:
+    """What stands between blank lines, each with its first line."""
     start, line = 0, 1
     for block in [*_BLANK_LINES.finditer(text), None]:
         end = len(text) if block is None else block.start()
@@ -79,7 +85,7 @@ def _of_text(text: str) -> Iterator[Paragraph]:
         inner = own.lstrip()
         skipped = own[: len(own) - len(inner)].count("\n")
         if inner:
-            yield Paragraph(f"line {line + skipped}", " ".join(inner.split()))
+            yield line + skipped, inner.rstrip()
         if block is not None:
             line += text.count("\n", start, block.end())
             start = block.end()
@@ -118,30 +124,40 @@ def _plain(document: Document, text: str) -> list[str]:
 
 
 def make_passages(paragraphs: Sequence[Paragraph], size: int, count: CountTokens) -> list[Passage]:
-    """Passages of at most `size` tokens; only a single word may have more."""
+    """Passages of at most `size` tokens; only a single word may have more. A heading goes with what follows it."""
     lengths = count([one.text for one in paragraphs])
     passages: list[Passage] = []
-    together: list[str] = []
-    place, tokens = "", 0
-
-    def end() -> None:
-        nonlocal tokens
-        if together:
-            passages.append(Passage(place, "\n".join(together)))
-            together.clear()
-        tokens = 0
-
-    for one, length in zip(paragraphs, lengths, strict=True):
-        if tokens + length > size:
-            end()
+    together: list[Paragraph] = []
+    tokens = 0
+    for group, length in _with_headings(paragraphs, lengths):
+        if tokens + length > size and together:
+            passages.append(_joined(together))
+            together, tokens = [], 0
         if length > size:
-            passages += [Passage(one.place, part) for part in cut_paragraph(one.text, size, count)]
+            whole = _joined(group)
+            passages += [Passage(whole.place, part) for part in cut_paragraph(whole.text, size, count)]
             continue
-        place = place if together else one.place
-        together.append(one.text)
+        together += group
         tokens += length
-    end()
-    return passages
+    return [*passages, _joined(together)] if together else passages
+
+
+def _with_headings(paragraphs: Sequence[Paragraph], lengths: Sequence[int]) -> Iterator[tuple[list[Paragraph], int]]:
+    """Each paragraph with the headings right above it, and their tokens."""
+    group: list[Paragraph] = []
+    tokens = 0
+    for one, length in zip(paragraphs, lengths, strict=True):
+        group.append(one)
+        tokens += length
+        if not one.is_heading:
+            yield group, tokens
+            group, tokens = [], 0
+    if group:
+        yield group, tokens
+
+
+def _joined(paragraphs: Sequence[Paragraph]) -> Passage:
+    return Passage(paragraphs[0].place, "\n".join(one.text for one in paragraphs))
 
 
 def cut_paragraph(text: str, size: int, count: CountTokens) -> list[str]:

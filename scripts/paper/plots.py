@@ -18,6 +18,7 @@ from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from regard.cli import main
 from regard.explain.figure import COLOURS
@@ -129,6 +130,8 @@ def _draw_lines(axes: Axes, panel: Lines) -> None:
         axes.set_xscale("log")
         axes.set_xticks(panel.ticks, [f"{tick:g}" for tick in panel.ticks])
         axes.minorticks_off()
+    elif all(isinstance(each, int) for x, _ in panel.lines.values() for each in x):
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 2.5, 5, 10]))
     axes.set(xlabel=panel.x, ylabel=panel.y, title=panel.title)
     if panel.zero:
         axes.set_ylim(bottom=0.0)

@@ -11,6 +11,8 @@ import pytest
 
 from regard.explain.explainer import Explainer
 from regard.explain.explanation import EXAMPLE, Explanation, by_words
+from regard.explain.figure import COLOURS
+from regard.explain.page import static
 from regard.generate.options import SearchOptions
 from tests.browser import lowest_contrast, new_page, unnamed, without_focus_mark
 from tests.explain.payloads import PAYLOADS, without_policy
@@ -64,15 +66,42 @@ def test_a_word_shows_its_links_with_their_weights(shown: Page, explanation: Exp
     shown.locator(".attention .row").nth(1).hover()
     row = by_words(explanation.attention["encoder"][1][2], explanation.source, explanation.source)[1]
     best = max(range(len(row)), key=row.__getitem__)
-    share = f"{row[best]:.0%}" if row[best] >= 0.1 else f"{row[best]:.1%}"
+    share = f"{row[best]:.1%}"
     said = shown.locator(".attention .said", has_text=f"“animal” looks at {explanation.source.words[best]} {share}")
     assert said.inner_text().endswith("(head 3)")
     assert shown.locator(".links path").count() == sum(weight >= 0.02 for weight in row)
 
 
 def test_shares_read_well_from_nothing_to_all(shown: Page) -> None:
-    said = shown.evaluate("[0, 0.0001, 0.0005, 0.008, 0.0951, 0.1, 0.756, 0.994, 0.996, 1].map(regardExplain.percent)")
-    assert said == ["0.0%", "<0.1%", "0.1%", "0.8%", "9.5%", "10%", "76%", "99%", "100%", "100%"]
+    said = shown.evaluate(
+        "[0, 0.0001, 0.0005, 0.008, 0.0951, 0.1, 0.756, 0.996, 0.99949, 0.9996, 1].map(regardExplain.percent)"
+    )
+    assert said == ["<0.1%", "<0.1%", "0.1%", "0.8%", "9.5%", "10.0%", "75.6%", "99.6%", "99.9%", ">99.9%", ">99.9%"]
+
+
+def test_sixteen_heads_have_colours_of_their_own(shown: Page) -> None:
+    colours = shown.evaluate("""["light", "dark"].map((scheme) => Array.from({ length: 16 }, (_, head) => {
+      const one = document.createElement("i");
+      one.style.cssText = `color-scheme: ${scheme}; color: var(--h${head})`;
+      document.body.append(one);
+      const found = getComputedStyle(one).color;
+      one.remove();
+      return found;
+    }))""")
+    assert [len(set(each)) for each in colours] == [16, 16]
+    assert len(set(COLOURS)) == 16  # those of figures
+    assert "const COLOURS = 16;" in static("explain.js")
+
+
+def test_a_touched_screen_gets_hints_for_it(browser: Browser, explanation: Explanation, tmp_path: Path) -> None:
+    with new_page(browser, viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True) as page:
+        show(page, explanation.html(), tmp_path)
+        assert "Touch a word to see its links" in page.locator("#attention .lead").inner_text()
+        assert not page.get_by_text("Point at").count() and not page.get_by_text("arrow keys").count()
+        page.locator(".attention .row").nth(1).tap()
+        page.locator(".attention .said", has_text="“animal” looks at").wait_for()
+        page.get_by_role("button", name="Matrix", exact=True).tap()
+        assert page.locator(".attention .said").inner_text() == "Touch a cell."
 
 
 def test_the_keyboard_reaches_words_matrices_candidates_and_the_beam(shown: Page) -> None:

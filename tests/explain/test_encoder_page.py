@@ -113,7 +113,10 @@ def test_a_page_draws_every_task(
         assert page.evaluate("document.documentElement.scrollWidth") == 390
         ratio, where = lowest_contrast(page)
         assert ratio >= 4.5 and unnamed(page) == [], where
+        grey = page.locator("#predictions .grey").all_inner_texts()
+        assert len(grey) == bool(page.locator("#predictions .plain-row").count())
         if task == "tag":
+            assert grey == ["Grey: which words decided was not computed; regard explain --at N --label TAG does."]
             assert "this is part 1 of" in page.locator(".said-window").inner_text()
         else:
             assert page.locator(".said-window").count() == 0

@@ -273,7 +273,13 @@ def test_missing_text_is_one_line_that_says_where_to_get_it(data: Path, capfd: p
         captured = capfd.readouterr()
         assert "lacks train.src" in captured.err and "example.org" in captured.err and captured.err.count("\n") == 1
     assert main(["reproduce", "--list", "--data", str(data)]) == 0
-    assert "missing" in capfd.readouterr().out
+    assert "\nreversal    no " in capfd.readouterr().out
+
+
+def test_the_list_fits_a_narrow_window(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "--list"]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100 and "  WMT14 English to German, base" in lines
 
 
 def test_another_text_is_said(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

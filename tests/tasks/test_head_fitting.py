@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -60,7 +61,9 @@ def test_a_fitted_head_answers_before_the_first_step(encoder: Path, task: str, t
     scores = {}
     for fitted in (True, False):
         recipe = fitted_recipe(tmp_path / str(fitted), task, encoder, fit_head=fitted)
-        quiet(recipe, recipe.parent / "run")
+        said = quiet(recipe, recipe.parent / "run")
+        wanted = rf"head: fitted to the vectors of {re.escape(str(encoder))}\S* by regression, in \d+ seconds? \(train.fit_head\)"
+        assert bool(re.search(wanted, said)) == fitted
         first = next(record for record in read_metrics(recipe.parent / "run" / "metrics.jsonl") if "best" in record)
         assert first["step"] == 0
         scores[fitted] = first["accuracy"] if task == "classify" else first["f1"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -162,7 +163,8 @@ def test_a_killed_run_ends_with_the_same_weights(runs: Runs, task: str, tmp_path
 def test_held_out_texts_are_written_and_not_trained_on(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, "classify", steps=2)
     said = quiet(recipe, tmp_path / "run", "data.valid=0.1", "data.test=0.2")
-    assert "dropped, held out: " in said
+    assert re.search(r"dropped, held out: 60, first train.tsv, line \d+: '.*' / '(animal|colour|food)'\n", said)
+    assert "140 texts to train on, 20 to validate on, 40 to test on\n" in said
     resolved = load_recipe(tmp_path / "run" / "recipe.toml")
     sets = {}
     for name in ("valid", "test"):
@@ -336,6 +338,18 @@ def test_what_is_no_table_with_labels_is_refused(tmp_path: Path, capfd: pytest.C
     ]
     assert main([*command, "--steps", "1"]) == 2
     assert "test.tsv, line 1: the label 'fruit' is not one of the 3 labels" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("task", "file"), [("classify", "of texts with their labels"), ("tag", "of words with their tags")]
+)
+def test_evaluate_without_a_table_says_what_it_needs(
+    runs: Runs, task: str, file: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    name = str(runs[task][1])
+    said = f"evaluate needs TABLE, a file {file}, since {name} is a model for the task {task}\n"
+    assert said in fails(capfd, "evaluate", "-m", name)
+    assert said in fails(capfd, "evaluate", "-m", name, "--reference", __file__)
 
 
 def write_pairs(folder: Path) -> Path:

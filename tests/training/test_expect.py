@@ -90,7 +90,7 @@ def test_a_built_in_model_is_scored_on_the_pairs() -> None:
 
 def test_epochs_read_well() -> None:
     assert [epochs(number) for number in (0.004, 0.5, 0.96, 1, 1.04, 1.2, 40)] == [
-        "0.004 epochs", "0.5 epochs", "1 epoch", "1 epoch", "1 epoch", "1.2 epochs", "40.0 epochs",
+        "0.004 epochs", "0.5 epochs", "1 epoch", "1 epoch", "1 epoch", "1.2 epochs", "40 epochs",
     ]  # fmt: skip
 
 

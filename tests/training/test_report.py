@@ -6,7 +6,7 @@ import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,6 +14,10 @@ from regard.evaluate import score
 from regard.training.chart import Series, averaged, chart, ticks
 from regard.training.metrics import best_validation
 from regard.training.report import write_report
+from tests.browser import new_page
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 RECIPE: dict[str, Any] = {
     "data": {"source": "en", "target": "de", "train": ["a.{en,de}", {"path": "b.tsv", "weight": 2.0}]},
@@ -108,6 +112,53 @@ def test_the_report_of_a_classifier_names_its_labels_and_lets_them_wrap(tmp_path
         'style="--share:52%">7</td>' in page and 'style="--share:60%">8</td>' in page
     )  # of the row's total, still readable
     assert '<div class="matrix">' in page
+
+
+def test_settings_that_others_overrule_are_left_out(tmp_path: Path) -> None:
+    recipe = {
+        "task": "classify",
+        "model": {"preset": "base", "d_model": 384},
+        "tokenizer": {"vocab_size": 32_000, "extend": 0},
+        "train": {"steps": 0, "epochs": 2.0, "minutes": 0.0, "init": "builtin:minilm"},
+    }
+    page = write_report(tmp_path, recipe, [], {}).read_text("utf-8")
+    assert re.findall("<dt>(.*?)</dt>", page) == ["task", "d_model", "extend", "epochs", "init"]
+    recipe["train"] = {"steps": 10, "epochs": 0.0, "minutes": 0.0, "init": ""}
+    page = write_report(tmp_path, recipe, [], {}).read_text("utf-8")
+    assert re.findall("<dt>(.*?)</dt>", page) == ["task", "preset", "d_model", "vocab_size", "extend", "steps", "init"]
+
+
+@pytest.mark.parametrize("width", [1200, 390])
+def test_the_report_of_a_classifier_can_be_read_at_any_width(browser: Browser, tmp_path: Path, width: int) -> None:
+    labels = [f"{name}_of_my_card" for name in "arrival loss activation cancellation delivery withdrawal".split()]
+    labels += [f"label_{number}" for number in range(14)]
+    matrix = [[int(one == other) for other in labels] for one in labels]
+    mistake = {
+        "text": "how long does it take to come here?",
+        "label": labels[3],
+        "answer": labels[5],
+        "probability": 0.9,
+    }
+    bins = [{"confidence": 0.9, "accuracy": 0.8, "count": 20}]
+    examined = {
+        "kind": "examined", "set": "test", "labels": labels, "matrix": matrix, "mistakes": [mistake],
+        "calibration": {"error": 0.1, "bins": bins},
+    }  # fmt: skip
+    recipe = {"task": "classify", "model": {"head": {"kind": "classes", "labels": labels}}}
+    path = write_report(tmp_path, recipe, [examined], {})
+    with new_page(browser, viewport={"width": width, "height": 900}) as page:
+        page.goto(path.as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        box = page.locator(".matrix .table")
+        hidden = box.evaluate("one => [one.scrollWidth - one.clientWidth, one.scrollHeight - one.clientHeight]")
+        assert hidden[1] <= 0 and (hidden[0] <= 0 or width < 1200)
+        # A label breaks only after an underscore.
+        lines = page.locator("td.label").first.evaluate("one => one.getBoundingClientRect().height") // 20
+        assert lines <= len(labels[3].split("_")) + 1
+        seen, grid = (
+            page.locator(one).first.evaluate("one => getComputedStyle(one).stroke") for one in (".diagonal", ".axis")
+        )
+        assert seen == grid
 
 
 def test_translation_stands_once_for_each_change_with_its_right_words_marked(tmp_path: Path) -> None:

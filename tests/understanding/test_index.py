@@ -83,7 +83,7 @@ def test_an_index_has_every_passage_with_its_place(folder: Path, model: Model, t
     found = rows(index)
     assert found["below/c.html"] == [("line 1", "One\nTwo three.")]
     assert found["rows.csv"] == [("row 1", "name | what\nTom | a cat")]
-    assert {place for place, _ in found["b.md"]} == {"line 1", "line 3"}
+    assert {place for place, _ in found["b.md"]} == {"line 1"}  # the heading's
     assert " ".join(text for _, text in found["b.md"]) == "Title Use `--host` and a link here."
     assert {place for place, _ in found["a.txt"]} == {"line 1", "line 4", "line 7"}
     assert " ".join(text for _, text in found["a.txt"]).split() == TEXT.split()
@@ -392,6 +392,41 @@ def test_passages_join_short_paragraphs_and_cut_long_ones() -> None:
         "Six? Seven eight nine ten",
         "eleven twelve.",
         "four five",
+    ]
+
+
+def test_a_heading_goes_with_the_text_below_it() -> None:
+    given = [
+        Paragraph("line 1", "one two three"),
+        Paragraph("line 3", "Limits", is_heading=True),
+        Paragraph("line 5", "Of memory", is_heading=True),
+        Paragraph("line 7", "four five"),
+        Paragraph("line 9", "Sizes", is_heading=True),
+        Paragraph("line 11", "One two three. Four five six."),
+        Paragraph("line 13", "End", is_heading=True),
+    ]
+    assert [(one.place, one.text) for one in make_passages(given, 5, words)] == [
+        ("line 1", "one two three"),
+        ("line 3", "Limits\nOf memory\nfour five"),
+        ("line 9", "Sizes\nOne two three."),
+        ("line 9", "Four five six."),
+        ("line 13", "End"),
+    ]
+
+
+def test_markdown_and_web_pages_have_headings(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("## Limits\n\nText with # in it.\n\nSizes\r\n=====\r\n\n# No\nheading\n\n#tag\n")
+    (tmp_path / "a.html").write_text("<h2>Limits <b>of</b> all</h2>Text.<h3></h3><p>Sizes.</p>")
+    found = [(one.text, one.is_heading) for name in ("a.md", "a.html") for one in read_paragraphs(tmp_path / name)]
+    assert found == [
+        ("Limits", True),
+        ("Text with # in it.", False),
+        ("Sizes =====", True),
+        ("No heading", False),
+        ("#tag", False),
+        ("Limits of all", True),
+        ("Text.", False),
+        ("Sizes.", False),
     ]
 
 

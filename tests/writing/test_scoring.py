@@ -252,7 +252,7 @@ def test_options_of_both_kinds_are_refused(
     assert "leave out --reference" in fails(
         capfd, "evaluate", "--pairs", str(path), "--reference", str(path), "-m", bundle
     )
-    assert "evaluate needs --reference FILE" in fails(capfd, "evaluate", "-m", bundle)
+    assert "evaluate needs --pairs FILE or --choices FILE, since" in fails(capfd, "evaluate", "-m", bundle)
     path.write_text("The dog\n", encoding="utf-8")
     assert "a language model must be named" in fails(capfd, "score", str(path))
     assert "--stride must be at least 1" in fails(

@@ -1,7 +1,7 @@
 // Draws one explanation. Data is only ever inserted as text (textContent), never as markup.
 "use strict";
 (() => {
-const COLOURS = 10;
+const COLOURS = 16;
 const MIN_WEIGHT = 0.02;
 const KINDS = {
   encoder: ["Encoder", "Each source word looks at all source words.", "source word", "looks at"],
@@ -25,11 +25,11 @@ function svgElement(name, attributes = {}, text = "") {
   return node;
 }
 
-const percent = (share) => {
-  if (share >= 0.995) return "100%";
-  if (share > 0 && share < 0.0005) return "<0.1%"; // 0.0% would look like never
-  return `${(share * 100).toFixed(share >= 0.1 ? 0 : 1)}%`;
-};
+// Shares and probabilities, as many digits as on the command line. 0.0% would look like never, and 100.0% like always, which the
+// rounded data cannot tell.
+const percent = (share) => (share < 0.0005 ? "<0.1%" : share >= 0.9995 ? ">99.9%" : `${(share * 100).toFixed(1)}%`);
+// What to do with a mouse and a keyboard, or on a screen that is touched.
+const hint = (mouse, touch) => (matchMedia("(hover: none)").matches ? touch : mouse);
 const number = (value, digits = 2) => value.toFixed(digits).replace("-", "−");
 const colourOf = (head) => `var(--h${head % COLOURS})`;
 const mean = (matrices) => matrices[0].map((row, i) => row.map((_, j) => matrices.reduce((sum, m) => sum + m[i][j], 0) / matrices.length));
@@ -205,7 +205,7 @@ function fill(line, spans, text) {
 // `data.lead` says in one sentence what looks at what, where the data is of no translation.
 function attention(data, id = "attention", title = "Attention") {
   const own = section(id, title, "Which word looks at which, in every layer and head. A line is as strong as its weight, " +
-    "and each head has its own colour. Point at a word to see its links, click to keep them; the arrow keys move between words.");
+    `and each head has its own colour. ${hint("Point at a word to see its links, click to keep them; the arrow keys move between words.", "Touch a word to see its links, and again to see all.")}`);
   const kinds = Object.keys(KINDS).filter((kind) => data.attention[kind]); // a language model has only the decoder's
   const isText = !data.source; // of a language model
   const words = (data.source ?? data.decoder_input).words;
@@ -388,8 +388,8 @@ function attention(data, id = "attention", title = "Attention") {
     const at = highlighted();
     const { query, key } = sides();
     const many = chosen().length > 1 ? ` (mean of ${chosen().length} heads)` : ` (head ${chosen()[0] + 1})`;
-    if (state.view === "matrix") { status.textContent = "Point at a cell, or move through the matrix with the arrow keys."; return; }
-    if (!at) { status.textContent = "Point at a word, or move between words with the arrow keys."; return; }
+    if (state.view === "matrix") { status.textContent = pointAtCell(); return; }
+    if (!at) { status.textContent = hint("Point at a word, or move between words with the arrow keys.", "Touch a word."); return; }
     const text = (at.side === "query" ? labels(query) : labels(key))[at.place];
     status.replaceChildren(element("b", {}, quoted(text)), ` ${describe(at)}${many}`);
   }
@@ -464,6 +464,8 @@ function attention(data, id = "attention", title = "Attention") {
 }
 
 // --- matrices: rows attend to columns ---
+
+const pointAtCell = () => hint("Point at a cell, or move through the matrix with the arrow keys.", "Touch a cell.");
 
 function matrix({ rows, columns, values, colour, status, label, width: free, links = [], scale = 1, extra = null, tallest = "",
   format = percent, shade = (weight) => [colour, weight * scale] }) {
@@ -575,7 +577,7 @@ function beam(data) {
     `the best ${data.model.beam} unfinished ones, and drops the rest. Best on top.` + (data.given ? " This is the model's own search, not the given translation." : ""));
   const best = new Set();
   for (let n = nodes.findIndex((node) => node.rank === 1); n >= 0; n = nodes[n].parent) best.add(n);
-  const status = element("p", { class: "said", "aria-live": "polite" }, "Point at a hypothesis, or move through the tree with the arrow keys.");
+  const status = element("p", { class: "said", "aria-live": "polite" }, hint("Point at a hypothesis, or move through the tree with the arrow keys.", "Touch a hypothesis."));
   const stage = element("div", { class: "scroll" });
   const check = element("input", { type: "checkbox" });
   check.checked = true;
@@ -681,7 +683,7 @@ function saliency(data) {
     const rest = before[q].reduce((a, b) => a + Math.abs(b), 0);
     return [...own.map((value) => value / sum), rest / (rest + sum)];
   });
-  const status = element("p", { class: "said", "aria-live": "polite" }, "Point at a cell.");
+  const status = element("p", { class: "said", "aria-live": "polite" }, pointAtCell());
   const half = (title, text) => {
     const stage = element("div", { class: "matrix scroll" });
     return [stage, element("div", {}, element("h3", {}, title), element("p", { class: "note" }, text), stage)];
@@ -718,7 +720,7 @@ function show(place, data, force = null, edit = null) {
   document.title = `${data.text} · Regard`;
 }
 
-globalThis.regardExplain = { show, attention, element, fill, matrix, number, percent, quoted, roving, section, segments, svgElement, visible, widthOf };
+globalThis.regardExplain = { show, attention, element, fill, hint, matrix, number, percent, pointAtCell, quoted, roving, section, segments, svgElement, visible, widthOf };
 const embedded = document.getElementById("explanation");
 const page = embedded && JSON.parse(embedded.textContent);
 if (page && !page.readings) show(document.getElementById("explain"), page); // explain_encoder.js draws those of encoders

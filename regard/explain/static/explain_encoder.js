@@ -1,7 +1,7 @@
 // Draws the explanation of what an encoder says about a text. Data is only ever inserted as text (textContent), never as markup.
 "use strict";
 (() => {
-const { attention, element, fill, matrix, number, percent, quoted, roving, section, visible } = globalThis.regardExplain;
+const { attention, element, fill, hint, matrix, number, percent, pointAtCell, quoted, roving, section, visible } = globalThis.regardExplain;
 const WORDS = 15; // that are listed with their numbers
 const CANDIDATES = 5; // of each word or blank
 const DRAWN = 60; // words of each text in the matrix of pairs
@@ -11,6 +11,11 @@ const TASKS = {
   tag: ["Tags", "How likely each tag is, word by word. Choose a tag to see which words decided it.", "tags of words"],
   fill: ["Blanks", "How likely each token is in the blanks. Choose one to see which words decided it.", "blanks in a text"],
   embed: ["", "", "vector of a text"],
+};
+const OTHERS = { // the options of `regard explain` for another answer
+  classify: "regard explain --label NAME",
+  tag: "regard explain --at N --label TAG",
+  fill: "regard explain --at N --token TEXT",
 };
 const signed = (value, digits = 2) => `${value > 0 ? "+" : ""}${number(value, digits)}`;
 const biggest = (values) => Math.max(1e-9, ...values.map(Math.abs));
@@ -73,6 +78,7 @@ function predictions(data, reading, choose, ask) {
   const buttons = new Map();
   const isOne = data.model.task === "classify";
   const text = data.model.task === "fill" ? visible : (one) => one;
+  let unexplained = 0, askable = 0;
   const columns = data.predictions.map((prediction, place) => {
     const attributed = (id) => data.attributions.find((one) => one.prediction === place && one.id === id);
     const shown = isOne ? prediction.candidates : prediction.candidates.slice(0, CANDIDATES);
@@ -83,6 +89,7 @@ function predictions(data, reading, choose, ask) {
       const bar = element("i", { "aria-hidden": "true" });
       bar.style.width = `${(candidate.probability * 100).toFixed(1)}%`;
       const isButton = why || ask?.(place, candidate);
+      if (!why) { unexplained += 1; askable += isButton ? 1 : 0; }
       const row = element(isButton ? "button" : "div", isButton ? { type: "button", "aria-pressed": "false" } : { class: "plain-row" }, bar,
         element("span", { dir: "auto" }, text(candidate.text)), element("span", {}, percent(candidate.probability)));
       if (why) { row.addEventListener("click", () => choose(why)); buttons.set(why, row); }
@@ -94,7 +101,8 @@ function predictions(data, reading, choose, ask) {
     return element("li", { class: `step${isOne ? " only" : ""}` }, ...header, element("ol", {}, ...rows));
   });
   const list = element("ol", { class: "steps" }, ...columns);
-  own.append(element("div", { class: "card" }, element("div", { class: "scroll", role: "region", "aria-label": title.toLowerCase() }, list)));
+  own.append(element("div", { class: "card" }, element("div", { class: "scroll", role: "region", "aria-label": title.toLowerCase() }, list),
+    ...(unexplained ? [element("p", { class: "note grey" }, askable ? "Grey: which words decided is computed when you choose it." : `Grey: which words decided was not computed; ${OTHERS[data.model.task]} does.`)] : [])));
   return [own, buttons];
 }
 
@@ -129,7 +137,7 @@ function decided(data, reading, spans) {
 // --- the words of two texts that make them similar ---
 
 function pairs(data, [first, second], written) {
-  const own = section("pairs", "Pairs of words", "How much each pair of words adds to the cosine. Point at a word above to see its counterparts.");
+  const own = section("pairs", "Pairs of words", `How much each pair of words adds to the cosine. ${hint("Point at", "Touch")} a word above to see its counterparts.`);
   const rows = data.similarity.pieces.map((row) => byWord(row, second.side));
   const columns = second.side.words.map((_, word) => byWord(rows.map((row) => row[word]), first.side));
   const values = first.side.words.map((_, one) => second.side.words.map((_, other) => columns[other][one]));
@@ -151,7 +159,7 @@ function pairs(data, [first, second], written) {
     roving(items, (item, key) => items[items.indexOf(item) + ({ ArrowRight: 1, ArrowLeft: -1 }[key] ?? NaN)]);
   });
   const stage = element("div", { class: "matrix scroll" });
-  const status = element("p", { class: "said", "aria-live": "polite" }, "Point at a cell, or move through the matrix with the arrow keys.");
+  const status = element("p", { class: "said", "aria-live": "polite" }, pointAtCell());
   // Of long texts the words that add most, in their order.
   const biggestOf = (total) => [...total.keys()].sort((a, b) => Math.abs(total[b]) - Math.abs(total[a])).slice(0, DRAWN).sort((a, b) => a - b);
   const [shownRows, shownColumns] = totals.map(biggestOf);

@@ -1,9 +1,12 @@
 // The view of models without a decoder: what they say about a text, and which words decided it, as on the page that `regard explain` writes.
 import { post } from "./api.js";
 
-const EXAMPLE = "The animal didn't cross the street because it was too tired";
-const EXAMPLES = { fill: "The animal didn't cross the ___ because it was too tired." };
-const SECOND = "The dog stayed where it was, since it needed some rest";
+// What the view starts with; what texts a model with labels was trained on, nobody knows here.
+const EXAMPLES = {
+  fill: ["The animal didn't cross the ___ because it was too tired.", ""],
+  embed: ["The animal didn't cross the street because it was too tired", "The dog stayed where it was, since it needed some rest"],
+};
+const PLACEHOLDERS = { classify: "a text to label", tag: "a text whose words get tags", fill: "a text with ___ for a blank", embed: "a text" };
 const at = (id) => document.getElementById(id);
 
 // What the view is called: by the tasks of its models.
@@ -61,12 +64,11 @@ export function startLabels(encoders) {
 
   function showFields() {
     at("read-second-field").hidden = !takesTwo();
-    text.placeholder = task() === "fill" ? "a text with ___ for a blank" : "";
-    const examples = [EXAMPLE, ...Object.values(EXAMPLES), ""];
-    if (examples.includes(text.value)) text.value = EXAMPLES[task()] ?? EXAMPLE;
-    const wantsTwo = task() === "embed" || !served[model.value].texts.includes(1);
-    if (wantsTwo && !second.value) second.value = SECOND;
-    if (!wantsTwo && second.value === SECOND) second.value = "";
+    text.placeholder = PLACEHOLDERS[task()];
+    [text, second].forEach((field, place) => {
+      const isUntouched = !field.value || Object.values(EXAMPLES).some((texts) => texts[place] === field.value);
+      if (isUntouched) field.value = EXAMPLES[task()]?.[place] ?? "";
+    });
   }
 
   function showStatus(message, isProblem = false) {
@@ -74,13 +76,26 @@ export function startLabels(encoders) {
     status.classList.toggle("problem", isProblem && Boolean(message));
   }
 
+  // As at the start: what another model said about its example is no answer of this one.
+  function clear() {
+    controller?.abort();
+    controller = null;
+    button.disabled = false;
+    out.classList.remove("waiting");
+    out.replaceChildren();
+    showStatus("");
+    hasStarted = false;
+  }
+
   at("read").addEventListener("submit", (event) => { event.preventDefault(); read(); });
   model.addEventListener("change", () => {
     showFields();
     const lacksBlank = task() === "fill" && !/___|\[MASK\]|<mask>/.test(text.value);
-    if (lacksBlank) showStatus("Write ___ where a word is missing."); else if (hasStarted) read();
+    if (lacksBlank) showStatus("Write ___ where a word is missing.");
+    else if (!text.value) clear();
+    else if (hasStarted) read();
   });
   document.addEventListener("regard-key", () => { if (hasStarted) read(); });
   showFields();
-  return { onShow() { if (!hasStarted) read(); } };
+  return { onShow() { if (!hasStarted && text.value) read(); } };
 }

@@ -146,12 +146,33 @@ def test_labels_are_shown_with_the_words_that_decided(
         assert page.locator("#read-out .sentence").all_inner_texts() == ["we saw a cat", "the tea is here"]
 
 
+def test_the_view_starts_empty_for_labels_and_with_an_example_for_vectors(browser: Browser, server: Running) -> None:
+    with open_page(browser, server.url) as page:
+        text, second = page.locator("#read-text"), page.locator("#read-second")
+        for name, shown in (("my-classify", "a text to label"), ("my-tag", "a text whose words get tags")):
+            page.get_by_label("Read by").select_option(name)
+            assert (text.input_value(), second.input_value()) == ("", "")
+            assert text.get_attribute("placeholder") == shown
+            assert page.locator("#read-said").inner_text() == "" and page.locator("#read-out > *").count() == 0
+        page.get_by_label("Read by").select_option("my-embed")
+        assert text.input_value() and second.input_value()
+        page.get_by_role("button", name="Read", exact=True).click()
+        page.locator("#pairs").wait_for()
+        page.get_by_label("Read by").select_option("my-classify")
+        assert text.input_value() == "" and page.locator("#read-out > *").count() == 0
+        text.fill(TEXT)
+        page.get_by_label("Read by").select_option("my-tag")
+        assert text.input_value() == TEXT
+
+
 def test_tags_blanks_and_similar_words(browser: Browser, server: Running, models: dict[str, Model]) -> None:
     with open_page(browser, server.url) as page:
         read(page, "my-tag", TEXT)
         tags = models["my-tag"].tag(TEXT)
         assert page.locator("#predictions .step header").all_inner_texts() == list(tags.words)
         assert page.locator("#read-out h1 .word.asked").count() == 1
+        [grey] = page.locator("#predictions .grey").all_inner_texts()
+        assert grey == "Grey: which words decided is computed when you choose it."
         page.locator("#predictions .step").nth(2).locator(
             "button"
         ).last.click()  # the least likely tag of the third word

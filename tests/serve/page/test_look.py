@@ -50,7 +50,7 @@ def test_it_shows_what_the_model_did(page: Page, model: regard.Model) -> None:
     page.locator(".attention .row").nth(1).hover()
     row = by_words(_mean(explained), explained.source, explained.source)[1]
     best = max(range(len(row)), key=row.__getitem__)
-    share = f"{row[best]:.0%}" if row[best] >= 0.1 else f"{row[best]:.1%}"
+    share = f"{row[best]:.1%}"
     page.locator(".attention .said", has_text=f"“b” looks at {explained.source.words[best]} {share}").wait_for()
     assert page.locator(".beam .node").count() == len(explained.beam)
 
