@@ -243,8 +243,8 @@ class TranslationValidator:
         measured = np.flatnonzero(lengths <= self.max_length)
         if not len(measured):
             raise UserError(
-                f"data.valid must have pairs within data.max_length = {self.max_length:,} tokens, but all {len(lengths):,} are longer; "
-                f"raise data.max_length, or use other pairs"
+                f"data.valid must have pairs within data.max_length = {self.max_length:,} tokens, but all {len(lengths):,} are "
+                f"longer; raise data.max_length, or use other pairs"
             )
         self._order = measured[np.argsort(lengths[measured], kind="stable")]
         self._ends = np.cumsum(lengths[self._order] + 1)
