@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,6 +106,49 @@ def span_counts(spans: Sequence[tuple[Spans, Spans]]) -> tuple[int, int, int]:
     found = sum(len(one) for one, _ in spans)
     given = sum(len(one) for _, one in spans)
     return found, given, sum(len(set(one) & set(other)) for one, other in spans)
+
+
+@dataclass(frozen=True)
+class LabelScore:
+    """How well one label is found: how often it is the right one, how often it was the answer, and how often it was both."""
+
+    label: str
+    given: int
+    found: int
+    right: int
+
+    @property
+    def precision(self) -> float:
+        return 100.0 * self.right / self.found if self.found else 0.0
+
+    @property
+    def recall(self) -> float:
+        return 100.0 * self.right / self.given if self.given else 0.0
+
+    @property
+    def f1(self) -> float:
+        return f1(self.right, self.found, self.given)
+
+    def to_json(self) -> dict[str, Any]:
+        scores = {"precision": self.precision, "recall": self.recall, "f1": self.f1}
+        return {"label": self.label, "given": self.given, "found": self.found, "right": self.right} | scores
+
+
+def scores_by_label(
+    labels: Sequence[str], given: Iterable[int], found: Iterable[int], right: Iterable[int]
+) -> list[LabelScore]:
+    """From the counts of each label; those that occur nowhere are left out."""
+    counts = zip(labels, given, found, right, strict=True)
+    return [LabelScore(label, int(g), int(f), int(r)) for label, g, f, r in counts if g or f]
+
+
+def spans_by_label(spans: Sequence[tuple[Spans, Spans]]) -> list[LabelScore]:
+    """Of the predicted and the wanted spans of each sentence, by name."""
+    found = Counter(span[0] for one, _ in spans for span in one)
+    given = Counter(span[0] for _, other in spans for span in other)
+    right = Counter(span[0] for one, other in spans for span in set(one) & set(other))
+    names = sorted(found | given)
+    return [LabelScore(name, given[name], found[name], right[name]) for name in names]
 
 
 def pearson(a: FloatArray, b: FloatArray) -> float:

@@ -5,7 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from regard.accuracy import calibration, macro_f1, pearson, score_several, score_tags, spearman
+from regard.accuracy import (
+    LabelScore,
+    calibration,
+    macro_f1,
+    pearson,
+    score_several,
+    score_tags,
+    scores_by_label,
+    spans_by_label,
+    spearman,
+)
+from regard.tasks.label_evaluation import label_lines
 from regard.understanding.answers import find_spans
 
 
@@ -32,6 +43,40 @@ def test_several_labels_are_counted_together_and_each() -> None:
     assert scores["F1"].score == pytest.approx(100 * 2 * 2 / 6)
     assert scores["macro F1"].score == pytest.approx(100 * (1.0 + 0.0) / 2)
     assert scores["accuracy"].score == pytest.approx(100 / 3)
+
+
+def test_each_label_has_the_scores_that_scikit_learn_documents() -> None:
+    """The example of classification_report in scikit-learn's documentation, rounded there to two digits."""
+    wanted, predicted = np.array([0, 1, 2, 2, 2]), np.array([0, 0, 2, 2, 1])
+    counts = [np.bincount(which, minlength=4) for which in (wanted, predicted, wanted[wanted == predicted])]
+    found = scores_by_label(["class 0", "class 1", "class 2", "class 3"], *counts)
+    shown = [(one.label, *(round(x / 100, 2) for x in (one.precision, one.recall, one.f1)), one.given) for one in found]
+    assert shown == [("class 0", 0.5, 1.0, 0.67, 1), ("class 1", 0.0, 0.0, 0.0, 1), ("class 2", 1.0, 0.67, 0.8, 3)]
+
+
+def test_each_kind_of_span_has_the_scores_that_seqeval_documents() -> None:
+    """The example of classification_report in seqeval's README."""
+    wanted = [["O", "O", "O", "B-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"]]
+    predicted = [["O", "O", "B-MISC", "I-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"]]
+    found = spans_by_label([(find_spans(a), find_spans(b)) for a, b in zip(predicted, wanted, strict=True)])
+    assert [(one.label, one.precision, one.recall, one.f1, one.given) for one in found] == [
+        ("MISC", 0.0, 0.0, 0.0, 1),
+        ("PER", 100.0, 100.0, 100.0, 1),
+    ]
+
+
+def test_a_terminal_shows_all_labels_or_the_worst_ones() -> None:
+    few = [LabelScore("rain", 4, 2, 2), LabelScore("sun", 1_000, 1_002, 1_000)]
+    assert label_lines(few) == [
+        "label    count  precision  recall      F1",
+        "rain         4     100.00   50.00   66.67",
+        "sun      1,000      99.80  100.00   99.90",
+    ]
+    many = [LabelScore(f"label {number}", 100, 100, number) for number in reversed(range(30))]
+    lines = label_lines(many)
+    assert lines[0] == "the 20 labels of 30 with the lowest F1 (--json has all)"
+    assert [line.split("  ")[0] for line in lines[2:]] == [f"label {number}" for number in range(20)]
+    assert label_lines([]) == []
 
 
 def test_correlations() -> None:

@@ -204,14 +204,15 @@ def _evaluate_labels(arguments: argparse.Namespace) -> None:
     if not arguments.model or len(arguments.model) != 1:
         raise UserError("evaluate TABLE needs one model with labels; name it with -m")
     from regard.bundle import find_bundle, load_bundle
-    from regard.tasks.label_evaluation import evaluate_table
+    from regard.tasks.label_evaluation import evaluate_table, label_lines
 
     bundle = load_bundle(find_bundle(arguments.model[0]))
     text = [name.strip() for name in arguments.text.split(",")] if arguments.text else []
-    scores, said = evaluate_table(bundle, arguments.table, text, arguments.label or "", arguments.device)
+    scores, by_label, said = evaluate_table(bundle, arguments.table, text, arguments.label or "", arguments.device)
     for note in said:
         sys.stderr.write(f"{escape(note)}\n")
-    print_result(arguments, scores.to_json(), scores.lines())
+    document = {**scores.to_json(), "labels": [one.to_json() for one in by_label]}
+    print_result(arguments, document, [*scores.lines(), *label_lines(by_label)])
 
 
 def _evaluate_vectors(arguments: argparse.Namespace, sources: list[str], references: list[str]) -> None:

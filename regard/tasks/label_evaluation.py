@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from regard.accuracy import LabelScore
 from regard.bundle import Bundle
 from regard.data.columns import Columns, find_columns
 from regard.data.corpus import RecordSource, check_corpus
@@ -13,6 +14,8 @@ from regard.device import pick_device
 from regard.errors import UserError
 from regard.evaluate import Scores
 from regard.tasks.labelled import bundle_outputs, read, validator_of
+
+SHOWN = 20  # labels on a terminal
 
 
 def check_pairs(bundle: Bundle, path: Path, used: Columns) -> None:
@@ -29,8 +32,8 @@ def check_pairs(bundle: Bundle, path: Path, used: Columns) -> None:
 
 def evaluate_table(
     bundle: Bundle, path: Path, text: Sequence[str], label: str, device: str = "auto"
-) -> tuple[Scores, list[str]]:
-    """The scores of a model on a file, and notes for the user. Columns are found unless they are given."""
+) -> tuple[Scores, list[LabelScore], list[str]]:
+    """The scores of a model on a file, those of each label, and notes for the user. Columns are found unless they are given."""
     head, said = bundle.config.head_settings, list[str]()
     corpus: RecordSource
     if bundle.task == "tag":
@@ -55,4 +58,23 @@ def evaluate_table(
     validator = validator_of(
         bundle.config, length, records, bundle.tokenizer, encode, corpus.columns, bundle.decode.threshold
     )
-    return validator.scores(bundle_outputs(bundle, validator, pick_device(device))), said
+    outputs = bundle_outputs(bundle, validator, pick_device(device))
+    return validator.scores(outputs), validator.by_label(outputs), said
+
+
+def label_lines(by_label: Sequence[LabelScore]) -> list[str]:
+    """A table of all labels, or of those with the lowest F1; empty without labels."""
+    if not by_label:
+        return []
+    shown, notes = list(by_label), list[str]()
+    if len(shown) > SHOWN:
+        shown = sorted(shown, key=lambda one: one.f1)[:SHOWN]
+        notes = [f"the {SHOWN} labels of {len(by_label):,} with the lowest F1 (--json has all)"]
+    rows = [("label", "count", "precision", "recall", "F1")]
+    rows += [
+        (one.label, f"{one.given:,}", *(f"{score:.2f}" for score in (one.precision, one.recall, one.f1)))
+        for one in shown
+    ]
+    width = max(len(row[0]) for row in rows)
+    table = [f"{name:<{width}}  {n:>7}  {precision:>9}  {recall:>6}  {f:>6}" for name, n, precision, recall, f in rows]
+    return [*notes, *table]

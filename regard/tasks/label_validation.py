@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from regard.accuracy import calibration, score_numbers, score_one, score_several, score_tags
+from regard.accuracy import (
+    LabelScore,
+    Spans,
+    calibration,
+    score_numbers,
+    score_one,
+    score_several,
+    score_tags,
+    scores_by_label,
+    spans_by_label,
+)
 from regard.data.corpus import Texts
 from regard.data.labelled import BETWEEN, DEFAULT_THRESHOLD
 from regard.data.labelled_batch import LabelledTexts
@@ -77,25 +87,57 @@ class LabelValidator:
         return score_one(logits.argmax(axis=1), wanted, self.labels, float(loss))
 
     def _tag_scores(self, outputs: Sequence[FloatArray]) -> Scores:
-        wanted = [[int(number) for number in record[1].split(BETWEEN)] for record in self.records]
-        predicted = [output.argmax(axis=1).tolist() for output in outputs]
+        wanted = self._tags()
         losses = [
             -log_softmax(one)[np.arange(len(tags)), tags].sum() for one, tags in zip(outputs, wanted, strict=True)
         ]
-        named = [[[self.labels[tag] for tag in tags] for tags in side] for side in (predicted, wanted)]
-        spans = None
-        if has_spans(self.labels):
-            spans = [(find_spans(one), find_spans(other)) for one, other in zip(*named, strict=True)]
+        named = self._named_tags(outputs)
+        spans = self._spans(*named) if has_spans(self.labels) else None
         words = sum(map(len, wanted))
-        return score_tags(named[0], named[1], spans, self.labels, float(sum(losses)) / max(1, words))
+        return score_tags(*named, spans, self.labels, float(sum(losses)) / max(1, words))
+
+    def _tags(self) -> list[list[int]]:
+        """The right tags of each sentence."""
+        return [[int(number) for number in record[1].split(BETWEEN)] for record in self.records]
+
+    def _named_tags(self, outputs: Sequence[FloatArray]) -> tuple[list[list[str]], list[list[str]]]:
+        """The predicted and the right tags of each sentence."""
+        predicted = [[self.labels[tag] for tag in output.argmax(axis=1)] for output in outputs]
+        return predicted, [[self.labels[tag] for tag in tags] for tags in self._tags()]
+
+    def _spans(self, predicted: list[list[str]], wanted: list[list[str]]) -> list[tuple[Spans, Spans]]:
+        return [(find_spans(one), find_spans(other)) for one, other in zip(predicted, wanted, strict=True)]
+
+    def by_label(self, outputs: Sequence[FloatArray]) -> list[LabelScore]:
+        """How well each label is found, or each kind of span; empty for numbers."""
+        if self.texts.answer == "number":
+            return []
+        if self.texts.has_tags and has_spans(self.labels):
+            return spans_by_label(self._spans(*self._named_tags(outputs)))
+        size = len(self.labels)
+        if self.texts.answer == "several":
+            chosen = probabilities(np.stack(outputs).astype(np.float32), "several") >= self.threshold
+            given = self.texts.targets.numpy() > 0.5
+            return scores_by_label(self.labels, given.sum(0), chosen.sum(0), (given & chosen).sum(0))
+        if self.texts.has_tags:
+            predicted = np.concatenate(list(outputs)).argmax(axis=1)
+            wanted = np.array([tag for tags in self._tags() for tag in tags])
+        else:
+            predicted, wanted = np.stack(outputs).argmax(axis=1), self.texts.targets.numpy()
+        counts = [np.bincount(which, minlength=size) for which in (wanted, predicted, wanted[wanted == predicted])]
+        return scores_by_label(self.labels, *counts)
 
     def examined(self, outputs: Sequence[FloatArray]) -> dict[str, Any]:
-        """Confused labels, the worst mistakes and calibration, as JSON for the report."""
+        """The scores of each label, confused ones, the worst mistakes and calibration, as JSON for the report."""
         if self.texts.answer == "number":
             return self._examined_numbers(outputs)
+        by_label = [one.to_json() for one in self.by_label(outputs)]
+        return {"by_label": by_label, **self._examined_labels(outputs)}
+
+    def _examined_labels(self, outputs: Sequence[FloatArray]) -> dict[str, Any]:
         if self.texts.has_tags:
             logits = np.concatenate(list(outputs))
-            wanted = np.array([int(tag) for record in self.records for tag in record[1].split(BETWEEN)])
+            wanted = np.array([tag for tags in self._tags() for tag in tags])
             shown = [
                 f"{word} | {record[0].replace(BETWEEN, ' ')}"
                 for record in self.records

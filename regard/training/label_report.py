@@ -1,4 +1,4 @@
-"""The part of a report about labels: confused ones, the worst mistakes, calibration, and a simple model beside the trained one."""
+"""The part of a report about labels: their scores, confusions, mistakes, calibration, and a simple model beside the trained one."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def label_sections(records: Sequence[Record], test: Sequence[Record], valid: Seq
     if examined is not None:
         name = str(examined.get("set", "test"))
         parts += [
+            _each(examined, name),
             _matrix(examined, name),
             _confusions(examined, name),
             _mistakes(examined, name),
@@ -49,6 +50,24 @@ def _beside(baseline: Record, test: Sequence[Record], valid: Sequence[Record]) -
         return ""
     heads = ("Metric", "#This model", f"#{baseline['name'][:1].upper()}{baseline['name'][1:]}")
     return section("Beside a simple model", wins + table(heads, rows))
+
+
+def _each(examined: Record, name: str) -> str:
+    """Precision, recall and F1 of each label, the lowest F1 first."""
+    rows = [
+        f'<tr><td class="label">{_label(one["label"])}</td><td class="number">{one["given"]:,}</td>'
+        + "".join(f'<td class="number">{one[key]:.1f}</td>' for key in ("precision", "recall", "f1"))
+        + "</tr>"
+        for one in sorted(examined.get("by_label", ()), key=lambda one: float(one["f1"]))
+    ]
+    if not rows:
+        return ""
+    said = (
+        "<p>Precision: how many of the answers with this label are right. Recall: how many of those with this label are found. "
+        "The lowest F1 first.</p>"
+    )
+    heads = ("Label", "#Count", "#Precision", "#Recall", "#F1")
+    return section(f"Each label ({name} set)", said + table(heads, rows))
 
 
 def _matrix(examined: Record, name: str) -> str:

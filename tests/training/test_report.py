@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from regard.accuracy import LabelScore
 from regard.evaluate import score
 from regard.training.chart import Series, averaged, chart, ticks
 from regard.training.metrics import best_validation
@@ -105,6 +106,8 @@ def test_the_report_of_a_classifier_names_its_labels_and_lets_them_wrap(tmp_path
     labels = ["card_arrival", "age_limit"]
     mistake = {"text": "where is it?", "label": labels[0], "answer": labels[1], "probability": 0.9}
     examined = {"kind": "examined", "set": "test", "labels": labels, "matrix": [[7, 1], [0, 8]], "mistakes": [mistake]}
+    counts = [LabelScore(labels[0], 8, 7, 7), LabelScore(labels[1], 8, 9, 8), LabelScore("worst", 1, 0, 0)]
+    examined["by_label"] = [one.to_json() for one in counts]
     recipe = {"task": "classify", "model": {"head": {"kind": "classes", "labels": labels}}}
     page = write_report(tmp_path, recipe, [examined], {}).read_text("utf-8")
     assert "<p>classify, 2 labels · " in page and "card_<wbr>arrival" in page
@@ -112,6 +115,13 @@ def test_the_report_of_a_classifier_names_its_labels_and_lets_them_wrap(tmp_path
         'style="--share:52%">7</td>' in page and 'style="--share:60%">8</td>' in page
     )  # of the row's total, still readable
     assert '<div class="matrix">' in page
+    cells = re.search(r"<h2>Each label \(test set\)</h2>.*?</table>", page, re.DOTALL)
+    assert cells is not None
+    assert re.findall(r'<td class="(?:label|number)">(.*?)</td>', cells[0]) == [
+        *("worst", "1", "0.0", "0.0", "0.0"),
+        *("card_<wbr>arrival", "8", "100.0", "87.5", "93.3"),
+        *("age_<wbr>limit", "8", "88.9", "100.0", "94.1"),
+    ]
 
 
 def test_settings_that_others_overrule_are_left_out(tmp_path: Path) -> None:
@@ -142,7 +152,7 @@ def test_the_report_of_a_classifier_can_be_read_at_any_width(browser: Browser, t
     bins = [{"confidence": 0.9, "accuracy": 0.8, "count": 20}]
     examined = {
         "kind": "examined", "set": "test", "labels": labels, "matrix": matrix, "mistakes": [mistake],
-        "calibration": {"error": 0.1, "bins": bins},
+        "calibration": {"error": 0.1, "bins": bins}, "by_label": [LabelScore(one, 1, 1, 1).to_json() for one in labels],
     }  # fmt: skip
     recipe = {"task": "classify", "model": {"head": {"kind": "classes", "labels": labels}}}
     path = write_report(tmp_path, recipe, [examined], {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -212,11 +213,23 @@ def test_a_table_scores_a_model(
             rows.append(json.dumps({"text": text, "label": label}))
         path.write_text("\n".join(rows), encoding="utf-8")
     assert main(["evaluate", "-m", str(bundle.folder), str(path), "--json"]) == 0
-    metrics = json.loads(capfd.readouterr().out)["metrics"]
+    found = json.loads(capfd.readouterr().out)
+    metrics, labels = found["metrics"], found["labels"]
+    assert bool(labels) == (kind in ("one", "several"))  # the tags are all O, and no span is one
+    if kind == "one":
+        answers = [model.classify(text).label for text in TEXTS]
+        assert {one["label"]: one["right"] for one in labels} == {label: answers.count(label) for label in answers}
+        assert {one["f1"] for one in labels} == {100.0}
     first = next(iter(metrics.values()))
     assert first["score"] == pytest.approx(100.0) or kind in ("tags", "several")
     if "accuracy" in metrics:
         assert metrics["accuracy"]["score"] == 100.0
+    if kind == "tags":
+        path.write_text("the\tB-X\ncat\tI-X\nsat\tO\n", "utf-8")
+    assert main(["evaluate", "-m", str(bundle.folder), str(path)]) == 0
+    shown = capfd.readouterr().out
+    assert ("precision  recall" in shown) == (kind != "number")
+    assert kind != "tags" or re.search(r"^X +1 +0\.00 +0\.00 +0\.00$", shown, re.MULTILINE)
     assert "leave out --reference" in fails(capfd, "evaluate", "-m", str(bundle.folder), str(path), "--reference", "x")
 
 
