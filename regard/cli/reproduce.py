@@ -152,7 +152,7 @@ def _reproduce(result: Result, recipe: Recipe, check: DataCheck, arguments: argp
     from regard.reproduce.run import reproduce
 
     out: Path = arguments.out
-    outcome = reproduce(result, recipe, check, out / result.name, arguments.set)
+    outcome = reproduce(result, recipe, check, out / result.folder(arguments.set), arguments.set)
     append_record(out / RECORDS, outcome.record)
     page = write_page(out, _variations(), out / "variations")
     print_result(arguments, outcome.record, [*outcome.lines, f"page  {page}"])

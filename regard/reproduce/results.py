@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import hashlib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,9 @@ class Score:
     metric: str = "sacreBLEU"
 
 
+_LONGEST = 100  # characters of a folder's name
+
+
 @dataclass(frozen=True)
 class Variation:
     """A row of a sweep: what differs from the recipe, and the paper's figures for it."""
@@ -41,7 +45,7 @@ class Variation:
     @property
     def folder(self) -> str:
         """A name for its files."""
-        return "".join(c if c.isalnum() or c == "." else "-" for c in self.name).replace("--", "-").lower()
+        return _file_name(self.name, ".").replace("--", "-").lower()
 
 
 @dataclass(frozen=True)
@@ -63,10 +67,24 @@ class Result:
     )  # of the unpacked text of files, by path or pattern below `root`
     rows: tuple[Variation, ...] = ()  # of a sweep
 
+    def folder(self, changed: Sequence[str] = ()) -> str:
+        """A name for its files. A run with other settings has one of its own, so that it never goes on with another run; settings
+        of the search change no run."""
+        others = [each for each in changed if not each.startswith("decode.")]
+        name = "+".join([self.name, *(_file_name(each, "._=") for each in others)])
+        if len(name) <= _LONGEST:
+            return name
+        return f"{self.name}+{hashlib.sha256(' '.join(others).encode()).hexdigest()[:12]}"
+
     @property
     def command(self) -> str:
         """The training behind it, as one would type it."""
         return f"regard train {self.recipe}"
+
+
+def _file_name(text: str, kept: str) -> str:
+    """Letters, digits and the characters `kept`; dashes for all others."""
+    return "".join(c if c.isalnum() or c in kept else "-" for c in text)
 
 
 def recipes_folder() -> Path:

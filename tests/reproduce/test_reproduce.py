@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -111,6 +112,22 @@ def test_a_result_is_trained_evaluated_compared_and_written_down(
     again = read_records(out / "results.jsonl")[1]
     assert again["changed"] == ["decode.beam=1"] and again["beam"] == 1 and again["steps"] == record["steps"]
     assert "changed: decode.beam=1" in (out / "results.html").read_text()
+    # Other settings of training are another run.
+    assert main([*command, "--set", "train.steps=4", "--set", "train.lr=1e-3"]) == 0
+    assert read_records(out / "results.jsonl")[2]["steps"] == 4
+    assert (out / "reversal+train.steps=4+train.lr=1e-3" / "run").is_dir()
+    assert RunFolder(out / "reversal" / "run").checkpoints.is_dir()
+
+
+def test_a_folder_of_many_changes_has_a_short_name() -> None:
+    result = load_result("multi30k")
+    changed = [
+        f"model.{name}=1" for name in ("d_model", "d_ff", "num_heads", "encoder_layers", "decoder_layers", "dropout")
+    ]
+    assert result.folder(changed[:1]) == "multi30k+model.d_model=1"
+    assert result.folder(['data.train=["a/b"]']) == "multi30k+data.train=--a-b--"
+    name = result.folder(changed)
+    assert re.fullmatch("multi30k[+][0-9a-f]{12}", name) and name != result.folder(changed[::-1])
 
 
 @pytest.mark.slow
