@@ -139,6 +139,20 @@ def test_all_rows_of_a_text_are_on_the_same_side_when_the_strength_is_chosen() -
     assert torch.allclose(found, wanted, atol=1e-5)
 
 
+def test_a_few_long_texts_do_not_choose_the_strength(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many words they have: one held-out text would decide."""
+    draw = torch.Generator().manual_seed(3)
+    targets = torch.randint(2, (12,), generator=draw).repeat_interleave(25)
+    vectors = torch.randn(12, 20, generator=draw).repeat_interleave(25, dim=0)
+    texts = cast(LabelledTexts, SimpleNamespace(answer="one", num_labels=2))
+    given = vectors, targets, torch.arange(12).repeat_interleave(25), texts, torch.ones(2)
+    found, _ = _fit(*given)
+    wanted, _ = fit_linear(Dense(vectors), targets, "one", 2, STRENGTHS[1], ITERATIONS, torch.ones(2))
+    assert torch.allclose(found, wanted, atol=1e-5)
+    monkeypatch.setattr("regard.tasks.head_fitting.FEWEST", 12)
+    assert not torch.allclose(_fit(*given)[0], wanted, atol=1e-2)
+
+
 ANSWERS = {"one": 3, "several": 4, "number": 1}
 
 
