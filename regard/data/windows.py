@@ -24,7 +24,7 @@ def text_room(
         parts = [counted(special, "special token"), *([f"{prompt:,} of the prompt"] if prompt else []), rest]
         other = "leave out the prompt" if prompt else "use another model"
         raise UserError(
-            f"{needs} at least {length - room + 1 + is_pair:,} tokens ({', '.join(parts[:-1])} and {parts[-1]}), but the model "
+            f"{needs} at least {special + prompt + 1 + is_pair:,} tokens ({', '.join(parts[:-1])} and {parts[-1]}), but the model "
             f"reads {length:,}; {'raise data.max_length' if in_training else other}"
         )
     return room

@@ -1,4 +1,5 @@
-"""What a plan for plain files takes from the model to start from: how long its inputs may be, and the learning rate that suits it."""
+"""What a plan for plain files takes from the model to start from: which one that is, how long its inputs may be, and the settings
+that suit it."""
 
 from __future__ import annotations
 
