@@ -200,11 +200,10 @@ def _find_label(known: Sequence[str], columns: dict[str, list[Cell]]) -> str:
             return (0.0, 0.0, 0.0)
         values = [_plain(cell) for cell in cells]
         distinct, length = len(set(values)), fmean(map(len, values))
-        is_numbering = name.lower() in _NUMBERING or (
-            distinct == len(values) > 2 and all(value.isdecimal() for value in values)
-        )
+        says_nothing = not any(values) or name.lower() in _NUMBERING
+        is_numbering = distinct == len(values) > 2 and all(value.isdecimal() for value in values)
         repeats = distinct <= max(2, 0.5 * len(values)) or all(map(_is_number, values))
-        return (float(is_numbering), float(not repeats), float(length > 40), distinct, length)
+        return (float(says_nothing or is_numbering), float(not repeats), float(length > 40), distinct, length)
 
     return min(known, key=unlikely)
 

@@ -84,8 +84,8 @@ def test_an_index_has_every_passage_with_its_place(folder: Path, model: Model, t
     found = rows(index)
     assert found["below/c.html"] == [("line 1", "One\nTwo three.")]
     assert found["rows.csv"] == [("row 1", "name | what\nTom | a cat")]
-    assert {place for place, _ in found["b.md"]} == {"line 1"}  # the heading's
-    assert " ".join(text for _, text in found["b.md"]) == "Title Use `--host` and a link here."
+    assert {place for place, _ in found["b.md"]} == {"line 1", "line 3"}  # the heading's, and its own
+    assert " ".join(text for _, text in found["b.md"]).split() == "Title Use `--host` and a link here.".split()
     assert {place for place, _ in found["a.txt"]} == {"line 1", "line 4", "line 7"}
     assert " ".join(text for _, text in found["a.txt"]).split() == TEXT.split()
     np.testing.assert_allclose(np.linalg.norm(index.vectors, axis=1), 1, atol=1e-6)
@@ -424,7 +424,7 @@ def test_a_passage_of_headings_has_the_place_of_its_first_one() -> None:
 
 
 LONG_HEADINGS = {
-    "no room for a word": ("One two three four five", ["line 1: One two three four five", "line 3: a b. c d e", "line 3: f. g."]),
+    "no room for a word": ("One two three four five", ["line 1: One two three four five", "line 3: a b.", "line 3: c d e f. g."]),
     "room for two words": ("One two three", ["line 1: One two three\na b.", "line 3: c d e f. g."]),
     "room for a part of a sentence": ("One two three four", ["line 1: One two three four\na", "line 3: b. c d e f.", "line 3: g."]),
     "longer than a passage": (
