@@ -108,7 +108,9 @@ def _compare(model: Transformer, theirs: Any, pad_id: int, architecture: str) ->
     return difference
 
 
-Inputs = Sequence[tuple[Tensor, Tensor, Tensor]]  # ids, token types, and the decoder's input where there is an encoder, too
+Inputs = Sequence[
+    tuple[Tensor, Tensor, Tensor]
+]  # ids, token types, and the decoder's input where there is an encoder, too
 
 
 def _inputs(config: ModelConfig, pad_id: int) -> Inputs:

@@ -238,7 +238,11 @@ def test_more_rounding_than_usual_is_no_mistake(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("dtype", "wrong", "said"),
     [
-        (torch.float32, 0.5, "does: outputs differ by up to 0.51 of their standard deviation, and only 0.0001 would be"),
+        (
+            torch.float32,
+            0.5,
+            "does: outputs differ by up to 0.51 of their standard deviation, and only 0.0001 would be",
+        ),
         (torch.float32, 0.002, "does: outputs differ by up to 0.002 of"),
         (torch.float32, float("nan"), "does: some outputs are not finite; nothing was written"),
         (torch.float64, 0.5, "does: in float64 outputs differ by up to 0.51 of"),

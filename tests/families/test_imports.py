@@ -87,7 +87,9 @@ def test_the_command_says_when_it_compared_in_float64(
     command = ["import", "--from", "transformers", str(gpt2), "-o"]
     assert main([*command, str(tmp_path / "one")]) == 0
     said = capfd.readouterr().out.splitlines()[2]
-    found = re.search(r"by at most (\S+) of their standard deviation, which is rounding: by at most (\S+) in float64$", said)
+    found = re.search(
+        r"by at most (\S+) of their standard deviation, which is rounding: by at most (\S+) in float64$", said
+    )
     assert found is not None and float(found[2]) < 1e-10 < float(found[1])
     assert main([*command, str(tmp_path / "two"), "--json"]) == 0
     document = json.loads(capfd.readouterr().out)

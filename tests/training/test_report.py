@@ -120,7 +120,8 @@ def test_settings_that_others_overrule_are_left_out(tmp_path: Path) -> None:
         "task": "classify",
         "model": {"preset": "base", "d_model": 384},
         "tokenizer": dict.fromkeys(
-            ("vocab_size", "unit", "character_coverage", "split_digits", "protect", "tag_targets", "extend", "folder"), 0
+            ("vocab_size", "unit", "character_coverage", "split_digits", "protect", "tag_targets", "extend", "folder"),
+            0,
         ),
         "train": {"steps": 0, "epochs": 2.0, "minutes": 0.0, "init": "builtin:minilm"},
     }

@@ -112,7 +112,9 @@ def test_an_input_without_room_for_a_text_is_refused(model: tuple[Path, Bundle])
         embedder.read([LONG], "query")
     assert len(embedder.read([LONG])[0].inputs) > 1
     embedder.engine.max_length = 2
-    with pytest.raises(UserError, match=r"a text needs at least 3 tokens .*, but the model reads 2; use another model$"):
+    with pytest.raises(
+        UserError, match=r"a text needs at least 3 tokens .*, but the model reads 2; use another model$"
+    ):
         embedder.read([LONG])
 
 

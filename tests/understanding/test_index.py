@@ -22,9 +22,9 @@ from regard.cli import main
 from regard.errors import Interrupted, UserError
 from regard.files import write_manifest
 from regard.understanding import indexing
+from regard.understanding.html_text import html_paragraphs
 from regard.understanding.index import Index
 from regard.understanding.indexing import update_index
-from regard.understanding.html_text import html_paragraphs
 from regard.understanding.passages import Paragraph, make_passages, read_paragraphs
 from tests import encoders
 
