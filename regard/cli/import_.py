@@ -59,6 +59,7 @@ def run(arguments: argparse.Namespace) -> None:
         "family": imported.family,
         "architecture": imported.architecture,
         "difference": None if difference is None else difference.largest,
+        "difference_in_float64": None if difference is None else difference.in_float64,
         "notes": list(imported.notes),
     }
     print_result(arguments, document, [*_lines(imported), *(f"note: {note}" for note in imported.notes)])
@@ -98,8 +99,9 @@ def _lines(imported: Imported) -> list[str]:
     found = f"found {imported.family} ({imported.architecture}): {shape}, {bundle.facts['parameters']:,} parameters"
     lines = [found, f"{bundle.folder}: {what}"]
     if difference is not None:
+        exact = difference.in_float64
         lines.append(
             f"compared with transformers: {difference.outputs:,} outputs differ by at most {difference.largest:.1g} of their "
-            "standard deviation"
+            f"standard deviation{'' if exact is None else f', which is rounding: by at most {exact:.1g} in float64'}"
         )
     return lines

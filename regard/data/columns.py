@@ -59,7 +59,9 @@ class Columns:
         texts = " and ".join(_named(column) for column in self.text)
         used = {self.label, *self.text}
         names = sample[0].names or header or tuple(str(n + 1) for n in range(len(sample[0].cells)))
-        unused = [_named(name) for n, name in enumerate(names) if name not in used and str(n + 1) not in used]
+        unused = [
+            _named(name or str(n + 1)) for n, name in enumerate(names) if name not in used and str(n + 1) not in used
+        ]
         rest = f"; not used: {', '.join(unused[:4])}{', ...' if len(unused) > 4 else ''}" if unused else ""
         told = "" if sample[0].names else "; the first line names the columns" if self.header else "; no header"
         return f"{path.name}: {kind}: {_named(self.label)} ({some}), text: {texts}{told}{rest}"
@@ -159,6 +161,8 @@ def _header(sample: Sequence[Row], has_header: bool) -> tuple[str, ...]:
 def _has_header(sample: Sequence[Row], given: Sequence[str]) -> bool:
     """Whether the first line names the columns: it has the names that were given, or those that people use."""
     first = [_plain(cell).strip() for cell in sample[0].cells]
+    while first and not first[-1]:  # Excel ends lines with a comma for each empty column
+        first.pop()
     if any(name in first for name in given if name and not name.isdecimal()):
         return True
     if any(_is_number(cell) or len(cell) > 40 for cell in first) or len(set(first)) < len(first):
@@ -175,13 +179,13 @@ def _names_labels(cells: Sequence[Cell]) -> bool:
     """Whether the first cell of a column names it: it occurs once, and the others are labels, which all occur again."""
     counts = Counter(map(_plain, cells[1:]))
     is_labels = len(cells) > _FEWEST_ROWS and len(counts) <= len(cells) / 10 and min(counts.values()) > 1
-    return is_labels and _plain(cells[0]) not in counts
+    return is_labels and _plain(cells[0]) not in {*counts, ""}
 
 
 def _repeats_first(cells: Sequence[Cell]) -> bool:
-    """Whether the first cell of a column of labels is one of them, so that it names nothing."""
-    counts = Counter(map(_plain, cells[1:]))
-    return len(cells) > _FEWEST_ROWS and len(counts) <= len(cells) / 10 and _plain(cells[0]) in counts
+    """Whether the first cell of a column of labels is one of them, so that it names nothing. An empty cell is no label."""
+    first, counts = _plain(cells[0]), Counter(map(_plain, cells[1:]))
+    return bool(first) and len(cells) > _FEWEST_ROWS and len(counts) <= len(cells) / 10 and first in counts
 
 
 def _find_label(known: Sequence[str], columns: dict[str, list[Cell]]) -> str:
@@ -196,11 +200,10 @@ def _find_label(known: Sequence[str], columns: dict[str, list[Cell]]) -> str:
             return (0.0, 0.0, 0.0)
         values = [_plain(cell) for cell in cells]
         distinct, length = len(set(values)), fmean(map(len, values))
-        is_numbering = name.lower() in _NUMBERING or (
-            distinct == len(values) > 2 and all(value.isdecimal() for value in values)
-        )
+        says_nothing = not any(values) or name.lower() in _NUMBERING
+        is_numbering = distinct == len(values) > 2 and all(value.isdecimal() for value in values)
         repeats = distinct <= max(2, 0.5 * len(values)) or all(map(_is_number, values))
-        return (float(is_numbering), float(not repeats), float(length > 40), distinct, length)
+        return (float(says_nothing or is_numbering), float(not repeats), float(length > 40), distinct, length)
 
     return min(known, key=unlikely)
 

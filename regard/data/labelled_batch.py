@@ -56,15 +56,25 @@ class Framed(NamedTuple):
 class LabelledTexts:
     """The records of a store as windows. `costs` are their tokens, frames included."""
 
-    def __init__(self, store: Store, tokenizer: Tokenizer, length: int, answer: Answer, num_labels: int) -> None:
-        """`answer` and `num_labels` are those of the head; a store without a column "second" has tags."""
+    def __init__(
+        self,
+        store: Store,
+        tokenizer: Tokenizer,
+        length: int,
+        answer: Answer,
+        num_labels: int,
+        in_training: bool = False,
+    ) -> None:
+        """`answer` and `num_labels` are those of the head; a store without a column "second" has tags. `in_training`: the length is
+        that of a recipe."""
         self._tokenizer, self.answer, self.num_labels = tokenizer, answer, num_labels
         self._text, self._label = store["text"], store["label"]
         self._second = store.columns.get("second")
         self.has_tags = self._second is None
         sizes = self._text.lengths
         seconds = np.zeros_like(sizes) if self._second is None else self._second.lengths
-        rooms = {is_pair: text_room(tokenizer, length, is_pair=is_pair) for is_pair in (False, True)}
+        kinds = set((seconds > 0).tolist())
+        rooms = {is_pair: text_room(tokenizer, length, is_pair=is_pair, in_training=in_training) for is_pair in kinds}
         self.windows: list[Window] = []
         firsts = [0]
         for record, (size, second) in enumerate(zip(sizes.tolist(), seconds.tolist(), strict=True)):

@@ -6,18 +6,26 @@ from collections.abc import Sequence
 
 from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
+from regard.progress import counted
 
 Span = tuple[int, int]  # [start, stop)
 _SPACE = "\u2581"  # how a piece that begins a word is shown
 
 
-def text_room(tokenizer: Tokenizer, length: int, *, is_pair: bool = False, taken: int = 0) -> int:
-    """Tokens of text in an input of this length, without those that frame it and `taken` others, such as those of a prompt."""
-    room = length - len(tokenizer.frame([], [] if is_pair else None)[0]) - taken
+def text_room(
+    tokenizer: Tokenizer, length: int, *, is_pair: bool = False, prompt: int = 0, in_training: bool = False
+) -> int:
+    """Tokens of text in an input of this length, without those that frame it and those of a prompt. `in_training`: the length is
+    that of a recipe, so that the user can change it."""
+    special = len(tokenizer.frame([], [] if is_pair else None)[0])
+    room = length - special - prompt
     if room < 1 + is_pair:
+        needs, rest = ("two texts need", "one of each text") if is_pair else ("a text needs", "one of the text")
+        parts = [counted(special, "special token"), *([f"{prompt:,} of the prompt"] if prompt else []), rest]
+        other = "leave out the prompt" if prompt else "use another model"
         raise UserError(
-            f"the input length must leave room for {'two texts' if is_pair else 'a text'}, but {length - room:,} of its {length:,} "
-            "tokens are special tokens or the prompt; raise data.max_length, or shorten the prompt"
+            f"{needs} at least {special + prompt + 1 + is_pair:,} tokens ({', '.join(parts[:-1])} and {parts[-1]}), but the model "
+            f"reads {length:,}; {'raise data.max_length' if in_training else other}"
         )
     return room
 

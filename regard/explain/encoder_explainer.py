@@ -67,9 +67,8 @@ class EncoderExplainer:
         is_usable = isinstance(engine, TorchEncoder) and engine.device.type == "cpu"
         shared = engine.model if is_usable and isinstance(engine, TorchEncoder) else None
         model = TorchEncoder.from_bundle(bundle, "cpu").model if shared is None else shared
-        # Says how long windows are; before the copy, since it chooses its model's kernel.
-        reader = TorchEncoder(model, max_length=min(bundle.max_length, MAX_READ))
-        self.model = reference_copy(reader.model)
+        reader = TorchEncoder(model, max_length=min(bundle.max_length, MAX_READ))  # says how long windows are
+        self.model = reference_copy(model, row_tile=0)
         self.head = bundle.config.head_settings
         if self._is_shared and bundle.task in ("classify", "tag") and len(self.head.labels) < 2:
             raise InputError("an explanation needs a model with at least two labels, but this one has only one")

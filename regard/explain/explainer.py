@@ -39,7 +39,6 @@ from regard.layout import SequenceLayout
 from regard.models.recording import reference_copy
 from regard.models.transformer import Transformer
 from regard.nn.attention import Recorder
-from regard.nn.linear import set_row_tile
 from regard.translation.links import link_words
 from regard.translation.reading import one_line
 
@@ -78,8 +77,8 @@ class Explainer:
             self.engine = shared
         else:
             self.engine = TorchEngine.from_bundle(bundle, "cpu")
-        self.recorded_model = reference_copy(self.engine.model)  # the engine's own searches, this one is recorded
-        set_row_tile(self.recorded_model, 0)
+        # The engine's own model searches, this one is recorded.
+        self.recorded_model = reference_copy(self.engine.model, row_tile=0)
         self._lock = Lock()  # a recorded pass puts hooks on the model
 
     def explain(

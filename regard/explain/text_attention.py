@@ -19,7 +19,6 @@ from regard.generate.engines.torch_engine import TorchEngine
 from regard.layout import SequenceLayout
 from regard.models.recording import reference_copy
 from regard.nn.attention import Recorder
-from regard.nn.linear import set_row_tile
 
 MAX_PIECES = 128  # that are shown: nobody reads a larger drawing
 _MAX_NUMBERS = 1_500_000  # of all layers and heads together
@@ -34,8 +33,7 @@ class TextAttention:
         self.tokenizer, self.bundle = bundle.tokenizer, bundle
         is_usable = engine.device.type == "cpu" and engine.slots is None
         model = engine.model if is_usable else TorchEngine.from_bundle(bundle, "cpu").model
-        self._model = reference_copy(model)
-        set_row_tile(self._model, 0)
+        self._model = reference_copy(model, row_tile=0)
         self._lock = Lock()  # a recorded pass puts hooks on the model
 
     @torch.inference_mode()

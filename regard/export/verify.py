@@ -33,7 +33,6 @@ NOUNS = {
     **dict.fromkeys(("classify", "tag"), "scores of labels"),
     "embed": "numbers of vectors (in root mean squares)",
 }
-ROUNDINGS = 10  # other programs may differ by this multiple of what float32 changes in the original, beside float64
 MAX_RISE = 0.2  # of the loss on its own text, in nats a token, for a language model in int8
 
 
@@ -148,6 +147,8 @@ def check(samples: Samples, scores: list[list[float]], weights: str, target: str
     differences = _differences(samples.log_probs, scores, samples.task)
     allowed = TOLERANCE[weights]
     if weights == "fp32" and max(differences) > allowed and samples.rounding is not None:
+        from regard.importing.original import ROUNDINGS
+
         allowed = max(allowed, ROUNDINGS * samples.rounding())  # a deep model rounds more
     difference = LogProbDifference(max(differences), sum(differences) / len(differences), allowed=allowed)
     if samples.is_own and weights == "int8":

@@ -11,12 +11,17 @@ from torch import Tensor
 from regard.layout import SequenceLayout
 from regard.models.transformer import Transformer
 from regard.nn.attention import Recorder, set_kernel
+from regard.nn.linear import RowTile, set_row_tile
 
 
-def reference_copy(model: Transformer) -> Transformer:
-    """A model that shares the weights but runs the reference kernel, which can record attention."""
+def reference_copy(model: Transformer, row_tile: RowTile | None = None) -> Transformer:
+    """A model that shares the weights but runs the reference kernel, which can record attention. Its linear layers work on tiles of
+    `row_tile` rows: 0 for a copy that reads one text at a time; None keeps those of the model, so that what a text gets does not
+    depend on the others in its batch."""
     copied = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
     set_kernel(copied, "reference")
+    if row_tile is not None:
+        set_row_tile(copied, row_tile)
     return copied
 
 

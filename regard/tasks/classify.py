@@ -173,9 +173,8 @@ def doubts(recipe: Recipe, corpora: Sequence[RecordSource]) -> list[str]:
 
 def make_validator(recipe: Recipe, records: Sequence[Texts], tokenizer: Tokenizer, loss_only: bool) -> LabelValidator:
     config = recipe.model.config(tokenizer.vocab_size)
-    return validator_of(
-        config, recipe.data.max_length, records, tokenizer, encode_records, COLUMNS, recipe.decode.threshold
-    )
+    length, threshold = recipe.data.max_length, recipe.decode.threshold
+    return validator_of(config, length, records, tokenizer, encode_records, COLUMNS, threshold, in_training=True)
 
 
 def _of_bundle(recipe: Recipe, bundle: Bundle, records: Sequence[Texts]) -> LabelValidator:

@@ -1,14 +1,11 @@
-"""What a plan counts with: estimates of the amount of text before it is tokenized, the length that a run needs, and the length that
-a model to start from can read."""
+"""How much text there is, estimated before it is tokenized, and how long a run on it has to be."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 
-from regard.bundle import find_bundle, read_bundle
 from regard.data.corpus import RecordSource
-from regard.errors import UserError
 from regard.recipe import Recipe
 
 PIECES_PER_WORD = 1.4  # roughly, with a subword vocabulary
@@ -33,12 +30,3 @@ def length_option(recipe: Recipe, epochs: float, tokens: float, rate: float) -> 
     if train.epochs:
         return f"--epochs {math.ceil(epochs)}"
     return f"--steps {math.ceil(epochs * tokens / train.batch_tokens)}"
-
-
-def readable_length(init: str) -> int | None:
-    """How many tokens the model to start from can read; None for a missing model, which is refused later."""
-    try:
-        bundle = read_bundle(find_bundle(init))
-    except UserError:
-        return None
-    return min(bundle.max_length, bundle.config.longest or bundle.max_length)

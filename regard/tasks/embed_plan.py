@@ -13,8 +13,8 @@ from regard.data.corpus import Corpus, check_corpus
 from regard.errors import UserError
 from regard.progress import counted
 from regard.recipe import Recipe
-from regard.tasks.counting import PIECES_PER_WORD, readable_length
-from regard.tasks.label_plan import FROM_ENCODER, encoder_lr
+from regard.tasks.counting import PIECES_PER_WORD
+from regard.tasks.init_plan import FROM_ENCODER, encoder_lr, readable_length
 from regard.tasks.task import Decision, Outcome, Plan, Prospect
 from regard.tasks.translation_plan import SAMPLE_LINES, corpus_spec
 from regard.translation.languages import language_in_name, language_of_text

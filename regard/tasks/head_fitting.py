@@ -22,7 +22,7 @@ from regard.understanding.label_inputs import as_input
 MAX_TOKENS = 300_000  # of the texts to fit on; of more text a part is taken, spread evenly
 STRENGTHS = (1.0, 10.0, 100.0, 1000.0)  # inverse penalties to choose from
 HELD_OUT = 10  # every tenth text chooses the strength
-FEWEST = 50  # rows to choose it with
+FEWEST = 50  # texts to choose it with
 ITERATIONS = 40
 
 
@@ -69,9 +69,10 @@ def _fit(
         )
 
     everything = torch.arange(len(vectors))
-    is_held_out = records.unique(return_inverse=True)[1] % HELD_OUT == HELD_OUT - 1
-    if len(vectors) < FEWEST or not is_held_out.any():
+    distinct, number = records.unique(return_inverse=True)
+    if len(distinct) < FEWEST:
         return fit(everything, STRENGTHS[1])
+    is_held_out = number % HELD_OUT == HELD_OUT - 1
     kept, held_out = everything[~is_held_out], everything[is_held_out]
     losses = []
     for strength in STRENGTHS:

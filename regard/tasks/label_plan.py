@@ -7,34 +7,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.builtin import builtin_models
-from regard.bundle import find_bundle, read_bundle
 from regard.data.columns import find_columns
 from regard.data.corpus import RecordSource
 from regard.data.labelled import BETWEEN, find_words, table_sample
 from regard.errors import UserError
 from regard.progress import counted
 from regard.recipe import INIT, Recipe, recipe_from_dict
-from regard.tasks.counting import PIECES_PER_WORD, readable_length
+from regard.tasks.counting import PIECES_PER_WORD
+from regard.tasks.init_plan import FROM_ENCODER, built_in_encoder, encoder_lr, readable_length
 from regard.tasks.task import Decision, Plan
 
-ENCODER_TASKS = ("embed", "fill")  # of the built-in models to start from; the first task that has one
 SHARE = 0.1  # for validation, and for testing
 LENGTH = 256
 
-# What BERT and its like are usually fine-tuned with; benchmarks/understanding.py measures it.
-FROM_ENCODER = {
-    "optimizer": "adamw", "schedule": "linear", "weight_decay": 0.01, "beta2": 0.999, "eps": 1e-8, "average": 1,
-}  # fmt: skip
 FROM_SCRATCH = {
     "optimizer": "adamw", "schedule": "linear", "weight_decay": 0.05, "beta2": 0.98, "lr": 1e-3, "average": 1,
 }  # fmt: skip
-
-
-def built_in_encoder() -> str:
-    """The name of the built-in model to start from; empty if there is none."""
-    tasks = {name: read_bundle(folder).task for name, folder in builtin_models().items()}
-    return next((name for task in ENCODER_TASKS for name, found in tasks.items() if found == task), "")
 
 
 def plan_table(inputs: Sequence[Path], given: Mapping[str, Any], on_cpu: bool) -> Plan:
@@ -131,15 +119,6 @@ def _epochs(texts: int, has_encoder: bool) -> float:
     if has_encoder:
         return float(max(2, min(10, round(40_000 / max(1, texts)))))
     return float(max(3, min(30, round(200_000 / max(1, texts)))))
-
-
-def encoder_lr(init: str) -> float:
-    """Narrow encoders take larger steps: 1e-4 at a width of 384, 5e-5 at 768."""
-    try:
-        width = read_bundle(find_bundle(init)).config.d_model
-    except UserError:  # refused later
-        width = 768
-    return float(f"{min(2e-4, 1e-4 * 384 / width):.2g}")
 
 
 def _held_out(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -158,9 +158,11 @@ def num_held_out(wanted: int | float, count: int) -> int:
 # --- batches, and the loss ---
 
 
-def make_texts(store: Store, tokenizer: Tokenizer, length: int, config: ModelConfig) -> LabelledTexts:
+def make_texts(
+    store: Store, tokenizer: Tokenizer, length: int, config: ModelConfig, in_training: bool = True
+) -> LabelledTexts:
     head = config.head_settings
-    return LabelledTexts(store, tokenizer, length, head.answer, len(head.labels))
+    return LabelledTexts(store, tokenizer, length, head.answer, len(head.labels), in_training)
 
 
 def class_weights(recipe: Recipe, texts: LabelledTexts, labels: Sequence[str]) -> Tensor:
@@ -250,9 +252,10 @@ def validator_of(
     encode: EncodeRecords,
     columns: Sequence[str],
     threshold: float | None = None,
+    in_training: bool = False,
 ) -> LabelValidator:
     store = store_in_memory(records, tokenizer, encode, columns)
-    texts = make_texts(store, tokenizer, length, config)
+    texts = make_texts(store, tokenizer, length, config, in_training)
     found = LabelValidator(texts, records, config.head_settings.labels)
     return found if threshold is None else dataclasses.replace(found, threshold=threshold)
 

@@ -78,7 +78,7 @@ class RetrievalValidator:
 
     def __post_init__(self) -> None:
         self._set = RetrievalSet(self.pairs, self.names)
-        room = text_room(self.tokenizer, self.max_length)
+        room = text_room(self.tokenizer, self.max_length, in_training=True)
         self._inputs = [[EncoderInput(ids) for ids in self._framed(side, room)] for side in self._set.sides]
 
     def _framed(self, texts: Sequence[str], room: int) -> Iterator[list[int]]:

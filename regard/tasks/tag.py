@@ -144,7 +144,8 @@ def doubts(recipe: Recipe, corpora: Sequence[RecordSource]) -> list[str]:
 
 def make_validator(recipe: Recipe, records: Sequence[Texts], tokenizer: Tokenizer, loss_only: bool) -> LabelValidator:
     config = recipe.model.config(tokenizer.vocab_size)
-    return validator_of(config, recipe.data.max_length, records, tokenizer, encode_records, COLUMNS)
+    length = recipe.data.max_length
+    return validator_of(config, length, records, tokenizer, encode_records, COLUMNS, in_training=True)
 
 
 def _of_bundle(bundle: Bundle, records: Sequence[Texts]) -> LabelValidator:

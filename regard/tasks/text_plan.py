@@ -17,7 +17,7 @@ from regard.models.presets import LLAMA_BLOCK, gated_width
 from regard.progress import counted
 from regard.recipe import FINE_TUNING_LR, MAX_SHARE
 from regard.task_table import TABLE_SUFFIXES, TEXT_SUFFIXES, WORDS_SUFFIXES
-from regard.tasks.counting import readable_length
+from regard.tasks.init_plan import readable_length
 from regard.tasks.task import Decision, Plan
 
 CHARACTERS_PER_PIECE = 4.0  # roughly, with a subword vocabulary

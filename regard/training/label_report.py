@@ -84,7 +84,7 @@ def _matrix(examined: Record, name: str) -> str:
         rows.append(f"<tr><td>{escaped(label)}</td>{cells}</tr>")
     heads = ("label ↓ answer →", *labels)
     kind = "matrix upright" if len(labels) > _LEVEL else "matrix"
-    said = "<p>The texts of each label, by the model's answers. The stronger the colour, the larger the part of its row.</p>"
+    said = "<p>How often each label got each answer. The stronger the colour, the larger the part of its row.</p>"
     return section(f"Confusion matrix ({name} set)", f'{said}<div class="{kind}">{table(heads, rows)}</div>')
 
 

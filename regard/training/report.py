@@ -25,6 +25,7 @@ Record = Mapping[str, Any]
 
 _PERCENTAGES = ("accuracy", "f1", "macro_f1", "spearman", "pearson", "retrieval")
 _SHOWN_VERSIONS = 6  # of a sample
+_OF_NEW_VOCABULARY = {"vocab_size", "unit", "split_digits", "folder"}  # the fields of [tokenizer] that make or name one
 # The first of these that a test set was scored by has a tile.
 _FIRST = ("bleu", "f1", "accuracy", "spearman", "retrieval", "bits_per_byte", "loss")
 
@@ -248,13 +249,14 @@ def _settings(recipe: Mapping[str, Any]) -> str:
 
 
 def _effective(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Without the settings that others overrule: the lengths that are not set and, of a run that starts from a model, a preset and
-    a vocabulary."""
+    """Without the settings that others overrule: the lengths that are not set and, of a run that starts from a model, the preset
+    and what would make a vocabulary."""
     train = recipe.get("train", {})
     overruled = {"train": {key for key in ("steps", "epochs", "minutes") if not train.get(key)}}
     if train.get("init"):
-        tokenizer = recipe.get("tokenizer", {})
-        overruled |= {"model": {"preset"}, "tokenizer": {key for key in tokenizer if key != "extend"}}
+        extends = recipe.get("tokenizer", {}).get("extend")  # with pieces for characters, by their coverage
+        of_pieces = _OF_NEW_VOCABULARY | (set() if extends else {"character_coverage"})
+        overruled |= {"model": {"preset"}, "tokenizer": of_pieces}
     return {
         name: {key: value for key, value in part.items() if key not in overruled.get(name, ())}
         if isinstance(part, Mapping)

@@ -107,7 +107,7 @@ class Embedder:
         if len(ids) > room and before:  # put the prompt before every window
             opening = self.tokenizer.encode(before)
             ids = ids[len(opening) :] if list(ids[: len(opening)]) == opening else ids
-            room = text_room(self.tokenizer, self.engine.max_length, taken=len(opening))
+            room = text_room(self.tokenizer, self.engine.max_length, prompt=len(opening))
         windows = [ids[start:stop] for start, stop in cut_windows(ids, room, self.tokenizer)]
         framed = [self.tokenizer.frame([*opening, *window])[0] for window in windows]
         if not all(framed):

@@ -18,18 +18,22 @@ class _Reader(HTMLParser):
         super().__init__(convert_charrefs=True)
         self.found: list[tuple[int, str, bool]] = []
         self._parts: list[str] = []
-        self._line, self._silent, self._is_heading = 0, 0, False
+        self._line, self._silent = 0, 0
+        self._heading: int | None = None  # where the paragraphs of an open heading begin
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag not in _INLINE:
             self.end()
-            self._is_heading = tag in _HEADINGS
+        if tag in _HEADINGS:
+            self._heading = len(self.found)
         self._silent += tag in _SILENT
 
     def handle_endtag(self, tag: str) -> None:
         if tag not in _INLINE:
             self.end()
-            self._is_heading = False
+        if tag in _HEADINGS and self._heading is not None:
+            self.found[self._heading :] = [(line, text, True) for line, text, _ in self.found[self._heading :]]
+            self._heading = None
         self._silent = max(0, self._silent - (tag in _SILENT))
 
     def handle_data(self, data: str) -> None:
@@ -40,9 +44,9 @@ class _Reader(HTMLParser):
         self._parts.append(data)
 
     def end(self) -> None:
-        """A paragraph ends."""
+        """A paragraph ends. Of a heading that nothing closes, the first paragraph is the heading."""
         if text := " ".join("".join(self._parts).split()):
-            self.found.append((self._line, text, self._is_heading))
+            self.found.append((self._line, text, self._heading == len(self.found)))
         self._parts.clear()
 
 
@@ -51,6 +55,8 @@ def html_paragraphs(text: str) -> list[tuple[int, str, bool]]:
 
     >>> html_paragraphs("<h1>Use <code>-m</code></h1>\\n<ul><li>one<li>two</ul><script>x</script>")
     [(1, 'Use -m', True), (2, 'one', False), (2, 'two', False)]
+    >>> html_paragraphs("<h2><img src=x> Title<br>of two lines</h2>Text. <h3>Not closed<p>Text.")[1:]
+    [(1, 'of two lines', True), (1, 'Text.', False), (1, 'Not closed', True), (1, 'Text.', False)]
     """
     reader = _Reader()
     reader.feed(text)

@@ -124,53 +124,63 @@ def _plain(document: Document, text: str) -> list[str]:
 
 
 def make_passages(paragraphs: Sequence[Paragraph], size: int, count: CountTokens) -> list[Passage]:
-    """Passages of at most `size` tokens; only a single word may have more. A heading goes with what follows it."""
+    """Passages of at most `size` tokens; only a single word may have more. A heading goes with what follows it. Each part of a long
+    paragraph has the paragraph's place, and the first one that of the headings above it."""
     lengths = count([one.text for one in paragraphs])
     passages: list[Passage] = []
     together: list[Paragraph] = []
     tokens = 0
-    for group, length in _with_headings(paragraphs, lengths):
+    for group, own in _with_headings(paragraphs, lengths, size):
+        length = sum(own)
         if tokens + length > size and together:
             passages.append(_joined(together))
             together, tokens = [], 0
         if length > size:
-            whole = _joined(group)
-            passages += [Passage(whole.place, part) for part in cut_paragraph(whole.text, size, count)]
+            *headings, long = group
+            first, *rest = cut_paragraph(long.text, size, count, taken=length - own[-1])
+            passages.append(_joined([*headings, replace(long, text=first)] if first else headings))
+            passages += [Passage(long.place, part) for part in rest]
             continue
         together += group
         tokens += length
     return [*passages, _joined(together)] if together else passages
 
 
-def _with_headings(paragraphs: Sequence[Paragraph], lengths: Sequence[int]) -> Iterator[tuple[list[Paragraph], int]]:
-    """Each paragraph with the headings right above it, and their tokens."""
+def _with_headings(
+    paragraphs: Sequence[Paragraph], lengths: Sequence[int], size: int
+) -> Iterator[tuple[list[Paragraph], list[int]]]:
+    """Each paragraph with the headings right above it, as many as fit into `size`, and the tokens of each."""
     group: list[Paragraph] = []
-    tokens = 0
+    own: list[int] = []
     for one, length in zip(paragraphs, lengths, strict=True):
+        if group and sum(own) + (length if one.is_heading else 0) > size:
+            yield group, own
+            group, own = [], []
         group.append(one)
-        tokens += length
+        own.append(length)
         if not one.is_heading:
-            yield group, tokens
-            group, tokens = [], 0
+            yield group, own
+            group, own = [], []
     if group:
-        yield group, tokens
+        yield group, own
 
 
 def _joined(paragraphs: Sequence[Paragraph]) -> Passage:
     return Passage(paragraphs[0].place, "\n".join(one.text for one in paragraphs))
 
 
-def cut_paragraph(text: str, size: int, count: CountTokens) -> list[str]:
-    """The parts of a long paragraph: whole sentences, or whole words of a sentence that is too long."""
+def cut_paragraph(text: str, size: int, count: CountTokens, taken: int = 0) -> list[str]:
+    """The parts of a long paragraph: whole sentences, or whole words of a sentence that is too long. The first part leaves room for
+    `taken` tokens before it, and is empty if nothing fits beside them."""
     units: list[str] = []
     sentences = [one for one in _SENTENCE_END.split(text) if one and one.strip()]
     for sentence, length in zip(sentences, count(sentences), strict=True):
-        units += [sentence] if length <= size else sentence.split()
-    parts: list[str] = []
-    tokens = 0
+        units += [sentence] if length <= (size if units else size - taken) else sentence.split()
+    parts = [""]
+    tokens = taken
     for unit, length in zip(units, count(units), strict=True):
-        if parts and tokens + length <= size:
-            parts[-1] = f"{parts[-1]} {unit}"
+        if tokens + length <= size or not (parts[-1] or taken):
+            parts[-1] = f"{parts[-1]} {unit}" if parts[-1] else unit
             tokens += length
         else:
             parts.append(unit)

@@ -53,6 +53,16 @@ CASES = {
         "a.csv", ["Satz,die Klasse", *many("hello # you,greet", "bye # you,leave", times=15)],
         Columns(("Satz",), "die Klasse", True, "one"),
     ),
+    "a header and columns without names": (
+        "a.csv", ["Satz,,die Klasse,,", *many("hello # you,,greet,,", "bye # you,,leave,,", times=15)],
+        Columns(("Satz",), "die Klasse", True, "one"),
+    ),
+    "no header, and a column without text": (
+        "a.csv", many("no,it is # bad,", "yes,it is # good,"), Columns(("2",), "1", False, "one"),
+    ),
+    "no header, and a first label that is missing": (
+        "a.tsv", ["\tso it is", *many("red\ta # thing", "blue\tmy # thing", times=15)], Columns(("2",), "1", False, "one"),
+    ),
     "no header, but a column of names": (
         "a.csv", many("q#,en,hello there # you,greet", "q#,de,bye # my friend,leave", times=15),
         Columns(("3",), "2", False, "one"),
@@ -91,6 +101,9 @@ def test_columns_are_said_and_can_be_given(tmp_path: Path) -> None:
         found(path, header=False, text=["title"])
     with pytest.raises(UserError, match="both are column 1"):
         found(path, text=["1"], label="1")
+    path = write(tmp_path / "b.csv", "text,label,", *many("hello # you,greet,", "bye # now,leave,"))
+    said = found(path).say(path, table_sample(path))
+    assert said.endswith("text: text; the first line names the columns; not used: column 3")
 
 
 def test_named_columns_can_be_given_by_number(tmp_path: Path) -> None:

@@ -15,14 +15,19 @@ from regard.aligning import AlignmentHeads
 from regard.bundle import Bundle
 from regard.config import ModelConfig
 from regard.errors import UserError
+from regard.explain.encoder_explainer import EncoderExplainer
 from regard.explain.explainer import MAX_PIECES, Explainer, align, head_facts, run_recorded
 from regard.explain.explanation import ATTENTION_KINDS, Explanation, by_words
+from regard.explain.text_attention import TextAttention
+from regard.generate.engines import encoder_engine
 from regard.generate.engines.torch_engine import TorchEngine, load_model
 from regard.generate.options import SearchOptions, forbidden_ids
 from regard.layout import SequenceLayout
 from regard.models.transformer import Transformer
 from regard.nn.embedding import sinusoids
+from regard.nn.linear import set_row_tile
 from tests.build import LATER, SWITCHES, build, tiny_config
+from tests.explain.encoder_models import tagger
 from tests.tiny import save_model
 
 OPTIONS = SearchOptions(beam=3, max_extra=6)
@@ -365,3 +370,22 @@ def test_half_a_character_is_shown_as_the_tokenizer_reads_it(explainer: Explaine
     explained = explainer.explain("a \udce4 b", OPTIONS)
     assert explained.text == "a \ufffd b"
     assert explained.source.words == ["a", "\ufffd", "b", "</s>"]
+
+
+def test_copies_that_read_one_text_at_a_time_have_no_tiles(
+    tmp_path: Path, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of an engine, which records batches, keep them."""
+    engine = TorchEngine.from_bundle(bundle, "cpu")
+    monkeypatch.setattr(encoder_engine, "set_row_tile", lambda model, rows: set_row_tile(model, 64))
+    copies = (
+        Explainer(bundle, engine).recorded_model,
+        TextAttention(bundle, engine)._model,
+        EncoderExplainer(tagger(tmp_path)[1]).model,
+    )
+    assert [tiles(one) for one in copies] == [{0}, {0}, {0}]
+    assert tiles(engine.model) == tiles(engine._recorded_models()[0]) == {64}
+
+
+def tiles(model: Transformer) -> set[object]:
+    return {getattr(module, "row_tile") for module in model.modules() if hasattr(module, "row_tile")}  # noqa: B009

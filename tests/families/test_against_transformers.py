@@ -21,6 +21,7 @@ from regard.families import FAMILIES
 from regard.families.family import is_same
 from regard.families.table import to_theirs
 from regard.generate.engines.torch_engine import load_model
+from regard.importing.original import outputs
 from regard.importing.transformers import Imported, import_model
 from tests.families.checkpoints import CASES, PIECES, Inputs, distance, make_original, packed, run
 
@@ -226,11 +227,44 @@ def test_a_mistake_in_the_table_is_found_by_the_comparison(
 
 
 def test_more_rounding_than_usual_is_no_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in SmolLM2, whose rare tokens amplify it: the models are compared in float64 then."""
+    """As in SmolLM2, whose rare tokens amplify it: the models are compared in float64, too."""
     make_original("gpt2").save_pretrained(tmp_path / "original")
     monkeypatch.setattr("regard.importing.original.TOLERANCE", 1e-10)
     difference = import_model(tmp_path / "original", tmp_path / "bundle").difference
-    assert difference is not None and 0 < difference.largest < 1e-10
+    assert difference is not None and difference.in_float64 is not None
+    assert 0 < difference.in_float64 < 1e-10 < difference.largest < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wrong", "said"),
+    [
+        (
+            torch.float32,
+            0.5,
+            "does: outputs differ by up to 0.51 of their standard deviation, and only 0.0001 would be",
+        ),
+        (torch.float32, 0.002, "does: outputs differ by up to 0.002 of"),
+        (torch.float32, float("nan"), "does: some outputs are not finite; nothing was written"),
+        (torch.float64, 0.5, "does: in float64 outputs differ by up to 0.51 of"),
+    ],
+)
+def test_what_is_wrong_in_one_precision_alone_is_a_mistake(
+    dtype: torch.dtype, wrong: float, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_original("gpt2").save_pretrained(tmp_path / "original")
+    if dtype == torch.float64:
+        monkeypatch.setattr("regard.importing.original.TOLERANCE", 1e-10)
+
+    def spoilt(model: Any, ids: Tensor, *others: Tensor) -> Tensor:
+        found = outputs(model, ids, *others)
+        if found.dtype == dtype and len(ids) > 7:  # only the last and longest
+            found[-1, -1] += wrong * found.std()
+        return found
+
+    monkeypatch.setattr("regard.importing.original.outputs", spoilt)
+    with pytest.raises(RegardError, match=said):
+        import_model(tmp_path / "original", tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
 
 
 def test_a_mistake_in_the_table_is_found_by_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -68,7 +69,7 @@ def test_the_command_says_what_it_found_and_how_far_it_is_from_the_original(
     assert main(["import", "--from", "transformers", str(gpt2), "-o", str(tmp_path / "b"), "--json"]) == 0
     document = json.loads(capfd.readouterr().out)
     assert (document["family"], document["task"], document["notes"]) == ("GPT-2", "generate", [])
-    assert 0 < document["difference"] < 1e-4
+    assert 0 < document["difference"] < 1e-4 and document["difference_in_float64"] is None
     assert main(["info", str(out)]) == 0
     card = capfd.readouterr().out
     assert "# Language model" in card and "| task | generate |" in card and "| layers | 2 |" in card
@@ -77,6 +78,22 @@ def test_the_command_says_what_it_found_and_how_far_it_is_from_the_original(
     assert json.loads(capfd.readouterr().out)["task"] == "generate"
     assert main(["models", str(tmp_path)]) == 0
     assert "generate" in capfd.readouterr().out
+
+
+def test_the_command_says_when_it_compared_in_float64(
+    gpt2: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regard.importing.original.TOLERANCE", 1e-10)
+    command = ["import", "--from", "transformers", str(gpt2), "-o"]
+    assert main([*command, str(tmp_path / "one")]) == 0
+    said = capfd.readouterr().out.splitlines()[2]
+    found = re.search(
+        r"by at most (\S+) of their standard deviation, which is rounding: by at most (\S+) in float64$", said
+    )
+    assert found is not None and float(found[2]) < 1e-10 < float(found[1])
+    assert main([*command, str(tmp_path / "two"), "--json"]) == 0
+    document = json.loads(capfd.readouterr().out)
+    assert document["difference_in_float64"] < 1e-10 < document["difference"]
 
 
 @pytest.mark.parametrize("verb", ["translate", "explain", "score", "evaluate", "augment", "compare"])

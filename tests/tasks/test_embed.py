@@ -25,7 +25,7 @@ from regard.models.transformer import Transformer
 from regard.recipe import load_recipe, recipe_from_dict
 from regard.tasks import embed
 from regard.tasks.embed_plan import POOR
-from regard.tasks.retrieval import LOSS_PAIRS, RetrievalSet
+from regard.tasks.retrieval import LOSS_PAIRS, RetrievalSet, RetrievalValidator
 from regard.training.metrics import read_metrics
 from tests.commands import fails, fork, together
 from tests.encoders import their_vectors, vector_model
@@ -161,6 +161,12 @@ def test_evaluate_is_the_brute_force_over_the_vectors_of_the_model(
     # What training measured with its own batches is what the finished model gives.
     metrics = load_bundle(run[1] / "model").facts["test"]["metrics"]
     assert metrics["en to de"]["score"] == pytest.approx(there) and metrics["de to en"]["score"] == pytest.approx(back)
+
+
+def test_a_length_without_room_for_a_text_is_refused(run: Run) -> None:
+    tokenizer = load_bundle(run[1] / "model").tokenizer
+    with pytest.raises(UserError, match=r"but the model reads 1; raise data.max_length$"):
+        RetrievalValidator([("blue", "blau")], tokenizer, 1, 0.05, ("en", "de"))
 
 
 def test_the_validation_loss_is_the_formula(run: Run) -> None:

@@ -139,6 +139,37 @@ def test_all_rows_of_a_text_are_on_the_same_side_when_the_strength_is_chosen() -
     assert torch.allclose(found, wanted, atol=1e-5)
 
 
+def test_a_few_long_texts_do_not_choose_the_strength(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many words they have: one held-out text would decide."""
+    draw = torch.Generator().manual_seed(3)
+    targets = torch.randint(2, (12,), generator=draw).repeat_interleave(25)
+    vectors = torch.randn(12, 20, generator=draw).repeat_interleave(25, dim=0)
+    texts = cast(LabelledTexts, SimpleNamespace(answer="one", num_labels=2))
+    given = vectors, targets, torch.arange(12).repeat_interleave(25), texts, torch.ones(2)
+    found, _ = _fit(*given)
+    wanted, _ = fit_linear(Dense(vectors), targets, "one", 2, STRENGTHS[1], ITERATIONS, torch.ones(2))
+    assert torch.allclose(found, wanted, atol=1e-5)
+    monkeypatch.setattr("regard.tasks.head_fitting.FEWEST", 12)
+    assert not torch.allclose(_fit(*given)[0], wanted, atol=1e-2)
+
+
+@pytest.mark.parametrize(("answer", "seed", "best"), [("one", 4, 2), ("several", 1, 1)])
+def test_the_strength_is_chosen_by_the_loss_in_which_classes_have_weights(answer: Any, seed: int, best: int) -> None:
+    """A tenth of the texts is of a class that counts twelve times; without weights another strength predicts best."""
+    draw = torch.Generator().manual_seed(seed)
+    signal = torch.randn(200, generator=draw)
+    vectors = torch.randn(200, 20, generator=draw)
+    vectors[:, 0] = signal + 0.3 * torch.randn(200, generator=draw)
+    vectors *= 0.05
+    is_rare = signal > signal.quantile(0.9)
+    targets = is_rare.long() if answer == "one" else torch.stack([~is_rare, is_rare], dim=1).float()
+    weights = torch.tensor([1.0, 12.0])
+    texts = cast(LabelledTexts, SimpleNamespace(answer=answer, num_labels=2))
+    found, _ = _fit(vectors, targets, torch.arange(200), texts, weights)
+    wanted, _ = fit_linear(Dense(vectors), targets, answer, 2, STRENGTHS[best], ITERATIONS, weights)
+    assert torch.allclose(found, wanted, atol=1e-4)
+
+
 ANSWERS = {"one": 3, "several": 4, "number": 1}
 
 

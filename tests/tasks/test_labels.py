@@ -116,6 +116,19 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 
 @each_task
+def test_a_length_without_room_for_a_text_is_refused(
+    task: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    recipe = write_recipe(tmp_path, task)
+    assert main(["train", str(recipe), "--out", str(tmp_path / "run"), "--set", "data.max_length=1"]) == 2
+    said = capfd.readouterr().err.splitlines()[-1]
+    assert said.startswith(
+        "regard: a text needs at least 2 tokens (1 special token and one of the text), but the model"
+    )
+    assert said.endswith(" reads 1; raise data.max_length")
+
+
+@each_task
 def test_the_loss_falls_and_the_model_is_a_bundle(runs: Runs, task: str) -> None:
     _, run, said = runs[task]
     assert len(losses(run)) == STEPS and np.mean(losses(run)[-5:]) < 0.3 * np.mean(losses(run)[:5])

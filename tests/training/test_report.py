@@ -122,20 +122,29 @@ def test_the_report_of_a_classifier_names_its_labels_and_lets_them_wrap(tmp_path
         *("card_<wbr>arrival", "8", "100.0", "87.5", "93.3"),
         *("age_<wbr>limit", "8", "88.9", "100.0", "94.1"),
     ]
+    assert "<p>How often each label got each answer. The" in page  # of tags, too, where the answers are about words
 
 
 def test_settings_that_others_overrule_are_left_out(tmp_path: Path) -> None:
-    recipe = {
+    recipe: dict[str, Any] = {
         "task": "classify",
         "model": {"preset": "base", "d_model": 384},
-        "tokenizer": {"vocab_size": 32_000, "extend": 0},
+        "tokenizer": dict.fromkeys(
+            ("vocab_size", "unit", "character_coverage", "split_digits", "protect", "tag_targets", "extend", "folder"),
+            0,
+        ),
         "train": {"steps": 0, "epochs": 2.0, "minutes": 0.0, "init": "builtin:minilm"},
     }
-    page = write_report(tmp_path, recipe, [], {}).read_text("utf-8")
-    assert re.findall("<dt>(.*?)</dt>", page) == ["task", "d_model", "extend", "epochs", "init"]
+
+    def shown() -> list[str]:
+        return re.findall("<dt>(.*?)</dt>", write_report(tmp_path, recipe, [], {}).read_text("utf-8"))
+
+    assert shown() == ["task", "d_model", "protect", "tag_targets", "extend", "epochs", "init"]
+    recipe["tokenizer"]["extend"] = 500  # the new pieces cover so many characters
+    added = ["character_coverage", "protect", "tag_targets", "extend"]
+    assert shown() == ["task", "d_model", *added, "epochs", "init"]
     recipe["train"] = {"steps": 10, "epochs": 0.0, "minutes": 0.0, "init": ""}
-    page = write_report(tmp_path, recipe, [], {}).read_text("utf-8")
-    assert re.findall("<dt>(.*?)</dt>", page) == ["task", "preset", "d_model", "vocab_size", "extend", "steps", "init"]
+    assert shown() == ["task", "preset", "d_model", *recipe["tokenizer"], "steps", "init"]
 
 
 @pytest.mark.parametrize("width", [1200, 390])

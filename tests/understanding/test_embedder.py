@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,21 @@ def test_each_window_of_a_long_text_has_the_prompt(model: tuple[Path, Bundle]) -
     before = embedder.tokenizer.encode("query: ")
     assert len(windows.inputs) > 3
     assert all(list(one.ids[1 : 1 + len(before)]) == before and len(one.ids) <= 24 for one in windows.inputs)
+
+
+def test_an_input_without_room_for_a_text_is_refused(model: tuple[Path, Bundle]) -> None:
+    embedder = regard.load(model[1].folder).embedder
+    prompt = len(embedder.tokenizer.encode("query: "))
+    embedder.engine.max_length = 2 + prompt
+    needed = f"a text needs at least {3 + prompt} tokens (2 special tokens, {prompt} of the prompt and one of the text)"
+    with pytest.raises(UserError, match=re.escape(f"{needed}, but the model reads {2 + prompt}; leave out the prompt")):
+        embedder.read([LONG], "query")
+    assert len(embedder.read([LONG])[0].inputs) > 1
+    embedder.engine.max_length = 2
+    with pytest.raises(
+        UserError, match=r"a text needs at least 3 tokens .*, but the model reads 2; use another model$"
+    ):
+        embedder.read([LONG])
 
 
 def test_windows_are_cut_where_a_word_begins(model: tuple[Path, Bundle]) -> None:

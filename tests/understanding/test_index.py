@@ -22,6 +22,7 @@ from regard.cli import main
 from regard.errors import Interrupted, UserError
 from regard.files import write_manifest
 from regard.understanding import indexing
+from regard.understanding.html_text import html_paragraphs
 from regard.understanding.index import Index
 from regard.understanding.indexing import update_index
 from regard.understanding.passages import Paragraph, make_passages, read_paragraphs
@@ -83,8 +84,8 @@ def test_an_index_has_every_passage_with_its_place(folder: Path, model: Model, t
     found = rows(index)
     assert found["below/c.html"] == [("line 1", "One\nTwo three.")]
     assert found["rows.csv"] == [("row 1", "name | what\nTom | a cat")]
-    assert {place for place, _ in found["b.md"]} == {"line 1"}  # the heading's
-    assert " ".join(text for _, text in found["b.md"]) == "Title Use `--host` and a link here."
+    assert {place for place, _ in found["b.md"]} == {"line 1", "line 3"}  # the heading's, and its own
+    assert " ".join(text for _, text in found["b.md"]).split() == "Title Use `--host` and a link here.".split()
     assert {place for place, _ in found["a.txt"]} == {"line 1", "line 4", "line 7"}
     assert " ".join(text for _, text in found["a.txt"]).split() == TEXT.split()
     np.testing.assert_allclose(np.linalg.norm(index.vectors, axis=1), 1, atol=1e-6)
@@ -409,9 +410,34 @@ def test_a_heading_goes_with_the_text_below_it() -> None:
         ("line 1", "one two three"),
         ("line 3", "Limits\nOf memory\nfour five"),
         ("line 9", "Sizes\nOne two three."),
-        ("line 9", "Four five six."),
+        ("line 11", "Four five six."),
         ("line 13", "End"),
     ]
+
+
+def test_a_passage_of_headings_has_the_place_of_its_first_one() -> None:
+    contents = [Paragraph(f"line {2 * n + 1}", f"Part {n}", is_heading=True) for n in range(200)]
+    found = make_passages(contents, 5, words)
+    assert [(one.place, one.text) for one in found] == [
+        (f"line {2 * n + 1}", f"Part {n}\nPart {n + 1}") for n in range(0, 200, 2)
+    ]
+
+
+LONG_HEADINGS = {
+    "no room for a word": ("One two three four five", ["line 1: One two three four five", "line 3: a b.", "line 3: c d e f. g."]),
+    "room for two words": ("One two three", ["line 1: One two three\na b.", "line 3: c d e f. g."]),
+    "room for a part of a sentence": ("One two three four", ["line 1: One two three four\na", "line 3: b. c d e f.", "line 3: g."]),
+    "longer than a passage": (
+        "One two three four five six", ["line 1: One two three four five", "line 1: six", "line 3: a b.", "line 3: c d e f. g."],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LONG_HEADINGS)
+def test_the_parts_of_a_long_paragraph_have_its_own_place(name: str) -> None:
+    heading, wanted = LONG_HEADINGS[name]
+    given = [Paragraph("line 1", heading, is_heading=True), Paragraph("line 3", "a b. c d e f. g.")]
+    assert [f"{one.place}: {one.text}" for one in make_passages(given, 5, words)] == wanted
 
 
 def test_markdown_and_web_pages_have_headings(tmp_path: Path) -> None:
@@ -428,6 +454,26 @@ def test_markdown_and_web_pages_have_headings(tmp_path: Path) -> None:
         ("Text.", False),
         ("Sizes.", False),
     ]
+
+
+PAGES = {
+    "image": ("<h1><img src=a.png> Hours</h1>Text.", ["Hours"]),
+    "icon": ("<h2><a href=#a><svg><path d=M0/><text>no</text></svg></a>Title</h2>Text.", ["Title"]),
+    "block": ("<h2><div>Title</div></h2>Text.", ["Title"]),
+    "button": ("<h3>Show <button>more</button> of it</h3>Text.", ["Show", "more", "of it"]),
+    "two lines": ("<h2>a<br>b</h2>Text.", ["a", "b"]),
+    "closed by another": ("<h2>a</h3>Text.", ["a"]),
+    "never closed": ("<h2>a<p>Text.<p>Text.", ["a"]),
+    "not closed before the next": ("<h2>a<p>Text.<h2>b<br>c</h2>Text.</h2>Text.", ["a", "b", "c"]),
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_heading_of_a_web_page_ends_where_it_is_closed(name: str) -> None:
+    page, headings = PAGES[name]
+    found = html_paragraphs(page)
+    assert [text for _, text, is_heading in found if is_heading] == headings
+    assert {text for _, text, is_heading in found if not is_heading} == {"Text."}
 
 
 def test_documents_keep_their_order_and_places(tmp_path: Path) -> None:

@@ -133,6 +133,25 @@ def test_training_cuts_long_texts_as_the_classifier_does(imported: tuple[str, An
     assert labelled.num_windowed == 4
 
 
+def test_an_input_without_room_for_a_text_is_refused_with_what_helps_there(
+    imported: tuple[str, Any, Any, Bundle],
+) -> None:
+    tokenizer = imported[3].tokenizer
+    one = "a text needs at least 3 tokens (2 special tokens and one of the text), but the model reads 2; "
+    two = "two texts need at least 5 tokens (3 special tokens and one of each text), but the model reads 4; "
+    pair = "the cat", "a b"
+    for text, length, said in (("the cat", 2, one), (pair, 4, two)):
+        with pytest.raises(UserError, match=re.escape(said) + "use another model$"):
+            frame_windows(tokenizer, text, length)
+        record = text if isinstance(text, str) else BETWEEN.join(text)
+        store = store_in_memory([(record, "0")], tokenizer, encode_labelled, TableCorpus.columns)
+        for in_training, remedy in ((True, "raise data.max_length"), (False, "use another model")):
+            with pytest.raises(UserError, match=re.escape(said + remedy) + "$"):
+                LabelledTexts(store, tokenizer, length, "one", 2, in_training)
+    store = store_in_memory([("the cat", "0")], tokenizer, encode_labelled, TableCorpus.columns)
+    assert LabelledTexts(store, tokenizer, 4, "one", 2).costs.tolist() == [4]  # pairs, which need more, do not occur
+
+
 def test_windows_cover_everything(imported: tuple[str, Any, Any, Bundle]) -> None:
     tokenizer = imported[3].tokenizer
     ids = tokenizer.encode("the cat was sitting. " * 20)
