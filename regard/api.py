@@ -263,7 +263,7 @@ class Model:
         check_file(source)
         kind = find_kind(source.name)
         if not self._is_chosen:
-            # It is read again below: on the target language depends which texts of a TMX file lack a translation, for one.
+            # It is read again below, since its texts may depend on the target language: those of a TMX file lack a translation into it.
             model = self.toward_texts(open_local(source, column=column).texts)
             given = {"column": column, "force": force, "on_progress": on_progress, "progress": progress, **search}
             return model.translate_file(source, target, beam=beam, alpha=alpha, **given)
@@ -486,7 +486,7 @@ class Model:
         src, tgt = check_texts("src", src, of="sentences"), check_texts("tgt", tgt, of="sentences")
         if len(src) != len(tgt):
             raise ValueError(f"`src` and `tgt` must have the same length, but have {len(src)} and {len(tgt)} sentences")
-        # Unlike the translation of a blank text, its score depends on the direction; only without any text it does not matter.
+        # A blank text needs a direction here: unlike its translation, its score depends on it. No texts need none.
         model = self.toward(sample=src) if src else self.toward_texts(src)
         scored = model._translator(self.options).score(src, tgt)
         for number, tokens in enumerate(scored, 1):
