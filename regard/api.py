@@ -263,7 +263,8 @@ class Model:
         check_file(source)
         kind = find_kind(source.name)
         if not self._is_chosen:
-            # It is read again below, since its texts may depend on the target language: those of a TMX file lack a translation into it.
+            # It is read again below, since its texts may depend on the target language: in a TMX file they are those without a
+            # translation into it.
             model = self.toward_texts(open_local(source, column=column).texts)
             given = {"column": column, "force": force, "on_progress": on_progress, "progress": progress, **search}
             return model.translate_file(source, target, beam=beam, alpha=alpha, **given)
