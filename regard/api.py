@@ -31,7 +31,7 @@ from regard.translation.alignment import TextAlignment, align_texts
 from regard.translation.alternatives import Alternative, find_alternatives
 from regard.translation.constraints import TextConstraints
 from regard.translation.directions import Direction, choose_direction, shown
-from regard.translation.documents.files import Languages, check_target, open_local, translate_local
+from regard.translation.documents.files import Languages, check_target, sample_of_file, translate_local
 from regard.translation.documents.formats import find_kind, output_kind
 from regard.translation.glossary import Glossary
 from regard.translation.results import Result, unmet_note
@@ -265,7 +265,7 @@ class Model:
         if not self._is_chosen:
             # It is read again below, since its texts may depend on the target language: in a TMX file they are those without a
             # translation into it.
-            model = self.toward_texts(open_local(source, column=column).texts)
+            model = self.toward_texts(sample_of_file(source, column))
             given = {"column": column, "force": force, "on_progress": on_progress, "progress": progress, **search}
             return model.translate_file(source, target, beam=beam, alpha=alpha, **given)
         if target is None:

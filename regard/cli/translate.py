@@ -240,7 +240,7 @@ def _sample(arguments: argparse.Namespace) -> Iterator[str]:
     """Text of the input; read only for a model of several directions where --from and --to leave a choice. Of standard input and
     pipes, which can be read only once, there is none."""
     from regard.data.corpus import read_lines
-    from regard.translation.documents.files import open_local, sample_of_folder
+    from regard.translation.documents.files import sample_of_file, sample_of_folder
     from regard.translation.documents.formats import find_kind
 
     source: Path | None = arguments.input
@@ -250,7 +250,7 @@ def _sample(arguments: argparse.Namespace) -> Iterator[str]:
         yield from sample_of_folder(source, arguments.output, arguments.column)
     elif source.is_file():
         is_lines = find_kind(source.name) in (None, "txt")
-        yield from read_lines(source) if is_lines else open_local(source, column=arguments.column).texts
+        yield from read_lines(source) if is_lines else sample_of_file(source, arguments.column)
 
 
 def _blocks(arguments: argparse.Namespace, size: int) -> Iterator[list[str]]:
