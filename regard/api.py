@@ -30,8 +30,8 @@ from regard.progress import OnProgress, progress_if
 from regard.translation.alignment import TextAlignment, align_texts
 from regard.translation.alternatives import Alternative, find_alternatives
 from regard.translation.constraints import TextConstraints
-from regard.translation.directions import Direction, choose_direction, fitting_directions, shown
-from regard.translation.documents.files import Languages, check_target, open_local, translate_local
+from regard.translation.directions import Direction, choose_direction, shown
+from regard.translation.documents.files import Languages, check_target, sample_of_file, translate_local
 from regard.translation.documents.formats import find_kind, output_kind
 from regard.translation.glossary import Glossary
 from regard.translation.results import Result, unmet_note
@@ -130,10 +130,17 @@ class Model:
         >>> load("tests/golden/bundle-1").toward("tgt").target
         'tgt'
         """
+        return self._toward(sample, target, source, is_all=False)
+
+    def toward_texts(self, texts: Iterable[str], target: str | None = None, source: str | None = None) -> Model:
+        """`toward` by all texts that are to be translated; for blank ones, which every direction leaves as they are, the first."""
+        return self._toward(texts, target, source, is_all=True)
+
+    def _toward(self, texts: Iterable[str], target: str | None, source: str | None, *, is_all: bool) -> Model:
         self._needs("translate")
         if self._is_chosen and target is None and source is None:
             return self
-        pair = choose_direction(self.bundle.pairs, source, target, sample)
+        pair = choose_direction(self.bundle.pairs, source, target, texts, is_all=is_all)
         if self._is_chosen and pair == (self.source, self.target):
             return self
         if pair not in self._by_direction:
@@ -143,15 +150,6 @@ class Model:
             chosen.options, chosen._by_direction = TranslationOptions.of(chosen.bundle), {}
             self._by_direction[pair] = chosen
         return self._by_direction[pair]
-
-    def _toward_texts(self, texts: Iterable[str], target: str | None = None, source: str | None = None) -> Model:
-        """`toward` by the texts that are to be translated; for blank ones, which every direction leaves as they are, the first."""
-        self._needs("translate")
-        texts = list(texts)
-        fitting = fitting_directions(self.bundle.pairs, source, target)
-        if not self._is_chosen and fitting and not any(map(str.strip, texts)):
-            source, target = fitting[0]
-        return self.toward(target, source, texts)
 
     def translate(
         self,
@@ -227,7 +225,7 @@ class Model:
     ) -> list[Result]:
         """Results in order; lines with the same target are translated together."""
         if target is None or isinstance(target, str):
-            model = self._toward_texts(lines, target, source)
+            model = self.toward_texts(lines, target, source)
             return model._translator(options).translate(lines, on_progress, constraints)
         targets = check_texts("target", target, alternative="a string or ", of="languages")
         if len(targets) != len(lines):
@@ -257,15 +255,17 @@ class Model:
 
         `target` defaults to the name of the source with the target language in it, letter.de.docx for letter.docx. An existing file
         is overwritten only with `force`, the source never. `column` is for .csv and .tsv. `on_progress` is called with the number
-        of sentences newly finished; `progress` shows a progress bar. `search` takes the search options of `translate`.
+        of sentences newly finished; `progress` shows a progress bar. `search` takes the search options of `translate`. A model of
+        several directions takes the one whose source language the document is in, and for a document without text the first.
         """
         source = check_path("source", source)
         target = None if target is None else check_path("target", target)
         check_file(source)
         kind = find_kind(source.name)
         if not self._is_chosen:
-            # It is read again for the target, on which it depends what there is to translate in some kinds.
-            model = self.toward(sample=open_local(source, column=column).texts)
+            # It is read again below, since its texts may depend on the target language: in a TMX file they are those without a
+            # translation into it.
+            model = self.toward_texts(sample_of_file(source, column))
             given = {"column": column, "force": force, "on_progress": on_progress, "progress": progress, **search}
             return model.translate_file(source, target, beam=beam, alpha=alpha, **given)
         if target is None:
@@ -412,7 +412,7 @@ class Model:
 
     def align(self, pairs: Sequence[tuple[str, str]]) -> list[TextAlignment]:
         """Which words of each text go with which words of its translation, by this model or from elsewhere."""
-        model = self._toward_texts(source for source, _ in pairs)
+        model = self.toward_texts(source for source, _ in pairs)
         return align_texts(model.engine, model.bundle.tokenizer, pairs, model.bundle.max_length, model.bundle.target)
 
     def follow(
@@ -444,7 +444,7 @@ class Model:
         self, text: str, options: TranslationOptions, constraints: TextConstraints | None = None
     ) -> Iterator[str]:
         """`follow` with finished `TranslationOptions`."""
-        return self._toward_texts([text])._translator(options).follow(text, constraints or TextConstraints())
+        return self.toward_texts([text])._translator(options).follow(text, constraints or TextConstraints())
 
     def alternatives(self, text: str, prefix: str = "", *, k: int = 8, least: float | None = None) -> list[Alternative]:
         """The likeliest next words after `prefix`, the beginning of a translation of `text`, at most `k`, with their probabilities.
@@ -487,9 +487,8 @@ class Model:
         src, tgt = check_texts("src", src, of="sentences"), check_texts("tgt", tgt, of="sentences")
         if len(src) != len(tgt):
             raise ValueError(f"`src` and `tgt` must have the same length, but have {len(src)} and {len(tgt)} sentences")
-        model = (
-            self.toward(sample=src) if src else self._toward_texts(src)
-        )  # also of blank ones the direction changes the score
+        # A blank text needs a direction here: unlike its translation, its score depends on it. No texts need none.
+        model = self.toward(sample=src) if src else self.toward_texts(src)
         scored = model._translator(self.options).score(src, tgt)
         for number, tokens in enumerate(scored, 1):
             if not all(map(math.isfinite, tokens)):

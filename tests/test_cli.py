@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from regard.cli import main
+from regard.cli import main, make_parser
 from regard.translation.lines import LineFile
 from tests.commands import PATIENCE, fails
 from tests.tiny import make_bundle, reversal_pairs, write_pairs, write_recipe
@@ -252,6 +252,36 @@ def test_evaluate_scores_a_model_and_a_file_alike(
     assert "version:" in by_model["metrics"]["bleu"]["signature"]
     assert main([*command[:1], *command[2:], "--hypothesis", str(output), "--against", str(reference)]) == 0
     assert str(reference) in capfd.readouterr().out
+
+
+# What each way of evaluating reads; whatever else is given would change nothing.
+_EVALUATED: dict[str, tuple[list[str], set[str]]] = {
+    "TABLE is for a model with labels": (["table.tsv"], {"-m", "--device", "--text", "--label"}),
+    "--pairs and --choices are for a language model": (
+        ["--pairs", "pairs.jsonl"],
+        {"-m", "--adapter", "--engine", "--device", "--batch", "--pairs", "--choices", "--stride"},
+    ),
+    "--hypothesis is scored as it is": (
+        ["--hypothesis", "x.de", "--reference", "y.de"],
+        {"--hypothesis", "--reference", "--against", "--target-language", "--bootstrap"},
+    ),
+}
+# Without TABLE, or without --pairs and --choices, these have remedies of their own.
+_OWN_REMEDIES = {"--pairs", "--choices", "--stride", "--text", "--label"}
+
+
+@pytest.mark.parametrize("said", _EVALUATED)
+def test_evaluate_refuses_every_option_that_would_do_nothing(said: str, capfd: pytest.CaptureFixture[str]) -> None:
+    command, fitting = _EVALUATED[said]
+    left_out = fitting | (set() if command[0] == "table.tsv" else _OWN_REMEDIES) | {"-h", "--json"}
+    options = {one.option_strings[0]: one for one in make_parser().verbs["evaluate"]._actions if one.option_strings}
+    assert fitting <= set(options)
+    for name, option in options.items():
+        if name not in left_out:
+            given = [] if option.nargs == 0 else [str(list(option.choices)[-1]) if option.choices else "7"]
+            assert f"{said}; leave out {name}" in fails(capfd, "evaluate", *command, name, *given)
+    several = ["--top-k", "3", "--alpha", "1"]
+    assert f"{said}; leave out --alpha and --top-k" in fails(capfd, "evaluate", *command, *several)
 
 
 @pytest.mark.parametrize(

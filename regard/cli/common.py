@@ -161,10 +161,15 @@ def given_constraints(arguments: argparse.Namespace) -> TextConstraints | None:
 
 
 def load_model(
-    arguments: argparse.Namespace, device: str | None = None, task: str = "translate", sample: Iterable[str] = ()
+    arguments: argparse.Namespace,
+    device: str | None = None,
+    task: str = "translate",
+    sample: Iterable[str] = (),
+    is_all: bool = False,
 ) -> Model:
     """The model that the arguments name, which must be one for this task. `device` replaces --device where each of several
-    processes has its own. The direction of a translation model is that of --from and --to, else found by `sample`."""
+    processes has its own. The direction of a translation model is that of --from and --to, else found by `sample`; `is_all`: that
+    is all there is to translate, so a blank one may go in any direction."""
     folders = find_models(arguments, task)  # before the slow imports: a wrong name fails at once
     batch = checked_batch(arguments)
     from regard.api import load
@@ -175,7 +180,7 @@ def load_model(
     if task != "translate":
         return model
     target, source = (getattr(arguments, name, None) for name in ("to_language", "from_language"))
-    return model.toward(target, source, sample)
+    return model.toward_texts(sample, target, source) if is_all else model.toward(target, source, sample)
 
 
 def read_texts(arguments: argparse.Namespace, wanted: str = "TEXT, -i FILE or standard input") -> list[str]:

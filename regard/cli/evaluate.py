@@ -38,6 +38,8 @@ _NEEDS = {  # by the task of the model
     "classify": "TABLE, a file of texts with their labels",
     "tag": "TABLE, a file of words with their tags",
 }
+_RESAMPLES = 1000
+_ENGINE = ("--engine", "--device", "--batch")
 
 
 def add(verbs: Any) -> None:
@@ -67,9 +69,8 @@ def add(verbs: Any) -> None:
     parser.add_argument(
         "--bootstrap",
         type=int,
-        default=1000,
         metavar="N",
-        help="resamples for confidence intervals; 0 disables (default: 1000)",
+        help=f"resamples for confidence intervals; 0 disables (default: {_RESAMPLES})",
     )
     texts = parser.add_argument_group("language models")
     texts.add_argument(
@@ -115,20 +116,10 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.reference is None:
         raise _lacking(arguments)
     if arguments.hypothesis:
-        ignored = {
-            "-m": arguments.model,
-            "--adapter": arguments.adapter,
-            "--source": arguments.source,
-            "-o": arguments.output,
-        }
-        ignored |= given_direction(arguments)
-        ignored |= {"--beam": arguments.beam, "--alpha": arguments.alpha}
-        ignored |= {"--prefix": arguments.prefix, "--phrase": arguments.phrases}
-        ignored |= {f"--{name.replace('_', '-')}": value for name, value in given_search(arguments).items()}
-        if given := [name for name, value in ignored.items() if value is not None]:
-            raise UserError(
-                f"--hypothesis is scored as it is; leave out {' and '.join(given)}, or leave out --hypothesis"
-            )
+        fitting = ("--hypothesis", "--reference", "--against", "--target-language", "--bootstrap")
+        if given := _others(arguments, *fitting):
+            raise UserError(f"--hypothesis is scored as it is; leave out {given}, or leave out --hypothesis")
+    bootstrap = _RESAMPLES if arguments.bootstrap is None else arguments.bootstrap
     if arguments.output is not None:
         check_new_file(arguments.output)
         for given_file in (arguments.source, arguments.reference, arguments.against):
@@ -157,19 +148,37 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.against:
         other = list(read_lines(arguments.against))
         names = (name, str(arguments.against), str(arguments.reference))
-        comparison = compare(
-            hypotheses, other, references, target_language=language, bootstrap=arguments.bootstrap, names=names
-        )
+        comparison = compare(hypotheses, other, references, target_language=language, bootstrap=bootstrap, names=names)
         print_result(arguments, comparison.to_json(), comparison.lines())
         return
     scores = score(
         hypotheses,
         references,
         target_language=language,
-        bootstrap=arguments.bootstrap,
+        bootstrap=bootstrap,
         names=(name, str(arguments.reference)),
     )
     print_result(arguments, scores.to_json(), scores.lines())
+
+
+def _others(arguments: argparse.Namespace, *fitting: str) -> str:
+    """The options that were given apart from the fitting ones, as a person reads them. All count that some way of evaluating does
+    not read; --json is for all."""
+    options: dict[str, Any] = {
+        "-m": arguments.model, "--adapter": arguments.adapter, "--device": _unless(arguments.device, "auto"),
+        "--engine": _unless(arguments.engine, "auto"), "--batch": _unless(arguments.batch, 0), "--source": arguments.source,
+        "--hypothesis": arguments.hypothesis, "--reference": arguments.reference, "--against": arguments.against,
+        "-o": arguments.output, "--force": _unless(arguments.force, False), "--target-language": arguments.target_language,
+        "--bootstrap": arguments.bootstrap, "--pairs": arguments.pairs, "--choices": arguments.choices,
+        "--stride": arguments.stride, "--text": arguments.text, "--label": arguments.label, **given_direction(arguments),
+        "--beam": arguments.beam, "--alpha": arguments.alpha, "--prefix": arguments.prefix, "--phrase": arguments.phrases,
+        **{f"--{name.replace('_', '-')}": value for name, value in given_search(arguments).items()},
+    }  # fmt: skip
+    return " and ".join(name for name, value in options.items() if value is not None and name not in fitting)
+
+
+def _unless(value: Any, default: Any) -> Any:
+    return None if value == default else value
 
 
 def _lacking(arguments: argparse.Namespace) -> UserError:
@@ -194,13 +203,8 @@ def _task_of(name: str) -> str:
 
 def _evaluate_labels(arguments: argparse.Namespace) -> None:
     """Print the scores of a model with labels."""
-    others = {"--source": arguments.source, "--hypothesis": arguments.hypothesis, "--reference": arguments.reference}
-    others |= {"--against": arguments.against, "-o": arguments.output, "--pairs": arguments.pairs}
-    others |= {"--choices": arguments.choices, "--stride": arguments.stride, "--beam": arguments.beam}
-    others |= {"--alpha": arguments.alpha, **{f"--{name}": value for name, value in given_search(arguments).items()}}
-    others |= given_direction(arguments)
-    if given := [name for name, value in others.items() if value is not None]:
-        raise UserError(f"TABLE is for a model with labels; leave out {' and '.join(given)}")
+    if given := _others(arguments, "-m", "--device", "--text", "--label"):
+        raise UserError(f"TABLE is for a model with labels; leave out {given}")
     if not arguments.model or len(arguments.model) != 1:
         raise UserError("evaluate TABLE needs one model with labels; name it with -m")
     from regard.bundle import find_bundle, load_bundle
@@ -219,13 +223,8 @@ def _evaluate_vectors(arguments: argparse.Namespace, sources: list[str], referen
     """Print how often the nearest text of the other file is one that means the same."""
     if len(arguments.model) > 1:
         raise UserError("evaluate takes one model of text vectors at a time; name one with -m")
-    others = {"--against": arguments.against, "-o": arguments.output, "--adapter": arguments.adapter}
-    others |= {"--target-language": arguments.target_language, "--beam": arguments.beam, "--alpha": arguments.alpha}
-    others |= {"--prefix": arguments.prefix, "--phrase": arguments.phrases, "--keep": arguments.keep}
-    others |= {"--glossary": arguments.glossary, **given_direction(arguments)}
-    others |= {f"--{name.replace('_', '-')}": value for name, value in given_search(arguments).items()}
-    if given := [name for name, value in others.items() if value is not None]:
-        raise UserError(f"{arguments.model[0]} makes vectors, and does not translate; leave out {' and '.join(given)}")
+    if given := _others(arguments, "-m", *_ENGINE, "--source", "--reference"):
+        raise UserError(f"{arguments.model[0]} makes vectors, and does not translate; leave out {given}")
     from regard.tasks.retrieval import RetrievalSet
 
     pairs = list(zip(sources, references, strict=True))
@@ -248,10 +247,8 @@ def _evaluate_texts(arguments: argparse.Namespace) -> None:
     from regard.progress import progress
     from regard.writing.scoring import Accuracy, Choice, MinimalPair, score_choices, score_pairs
 
-    others = {"--source": arguments.source, "--hypothesis": arguments.hypothesis, "--reference": arguments.reference}
-    others |= {"--against": arguments.against, "-o": arguments.output, **given_direction(arguments)}
-    if given := [name for name, value in others.items() if value is not None]:
-        raise UserError(f"--pairs and --choices are for a language model; leave out {' and '.join(given)}")
+    if given := _others(arguments, "-m", "--adapter", *_ENGINE, "--pairs", "--choices", "--stride"):
+        raise UserError(f"--pairs and --choices are for a language model; leave out {given}")
     if arguments.pairs and arguments.choices:
         raise UserError("evaluate takes --pairs or --choices, but got both; leave one out")
     if arguments.pairs:

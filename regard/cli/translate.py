@@ -222,7 +222,7 @@ def _check(arguments: argparse.Namespace, crew: Crew) -> None:
 
 def _load(arguments: argparse.Namespace, device: str) -> tuple[Model, TranslationOptions]:
     choose_model(arguments)
-    model = load_model(arguments, device, sample=_sample(arguments))
+    model = load_model(arguments, device, sample=_sample(arguments), is_all=_is_readable_twice(arguments))
     search = given_search(arguments)
     if arguments.words or arguments.alignment:
         search |= {"words": True, "alignment": arguments.alignment}
@@ -230,11 +230,17 @@ def _load(arguments: argparse.Namespace, device: str) -> tuple[Model, Translatio
         return model, model.search_options(arguments.beam, arguments.alpha, arguments.nbest, **search)
 
 
+def _is_readable_twice(arguments: argparse.Namespace) -> bool:
+    """Whether the input is no standard input and no pipe, so that `_sample` sees all of it."""
+    source: Path | None = arguments.input
+    return bool(arguments.text) if source is None else source.is_dir() or source.is_file()
+
+
 def _sample(arguments: argparse.Namespace) -> Iterator[str]:
-    """Text of the input; read only for a model of several directions where --from and --to leave a choice. Standard input and pipes
-    can be read only once."""
+    """Text of the input; read only for a model of several directions where --from and --to leave a choice. Of standard input and
+    pipes, which can be read only once, there is none."""
     from regard.data.corpus import read_lines
-    from regard.translation.documents.files import open_local, sample_of_folder
+    from regard.translation.documents.files import sample_of_file, sample_of_folder
     from regard.translation.documents.formats import find_kind
 
     source: Path | None = arguments.input
@@ -244,7 +250,7 @@ def _sample(arguments: argparse.Namespace) -> Iterator[str]:
         yield from sample_of_folder(source, arguments.output, arguments.column)
     elif source.is_file():
         is_lines = find_kind(source.name) in (None, "txt")
-        yield from read_lines(source) if is_lines else open_local(source, column=arguments.column).texts
+        yield from read_lines(source) if is_lines else sample_of_file(source, arguments.column)
 
 
 def _blocks(arguments: argparse.Namespace, size: int) -> Iterator[list[str]]:

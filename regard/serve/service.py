@@ -290,8 +290,18 @@ class Service:
         prepared = []
         for text, (served, detected) in zip(request.texts, models, strict=True):
             plan = _plan(request, text, served.bundle.source)
-            prepared.append(Prepared(served, detected, other_language(served, plan), plan))
+            prepared.append(Prepared(served, detected, self.other_language(served, plan), plan))
         return prepared
+
+    def other_language(self, served: ServedModel, plan: Plan) -> Detected | None:
+        """The language of a text, if it clearly is not the one that the model reads; with the code under which it is served, if it
+        is."""
+        bundle = served.bundle
+        found = find_other_language(sample_of(plan.sentences), bundle.source, bundle.target)
+        if found is None:
+            return None
+        own = match_detected(found.language, {source for source, _ in self.pairs})
+        return Detected(own or found.language, found.confidence)
 
     async def translate_plans(
         self,
@@ -404,11 +414,6 @@ def _plan(request: TranslateRequest, text: str, language: str) -> Plan:
     if joins:
         return MarkedText(text, language, by_sentence=by_sentence, joins_lines=True, parse_markup=parse_plain)
     return split_text(text, language, by_sentence=by_sentence)
-
-
-def other_language(served: ServedModel, plan: Plan) -> Detected | None:
-    """The language of a text, if it clearly is not the one that the model reads."""
-    return find_other_language(sample_of(plan.sentences), served.bundle.source, served.bundle.target)
 
 
 def _unmet(results: Sequence[Result]) -> list[Unmet]:

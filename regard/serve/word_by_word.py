@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from regard.serve.batched_sentences import search_sentences
 from regard.serve.refusal import refusing
 from regard.serve.served_model import ServedModel
-from regard.serve.service import Service, TranslateRequest, check_one_line, other_language
+from regard.serve.service import Service, TranslateRequest, check_one_line
 from regard.translation.alternatives import Alternative, find_alternatives, likely_translations
 from regard.translation.detection import Detected
 from regard.translation.glossary import Variants, find_variants
@@ -67,7 +67,7 @@ async def translate_words(service: Service, request: TranslateRequest, least: fl
     served, detected, plan = await service.texts.run(
         _prepare, service, request, text, request.search.is_of_one_sentence
     )
-    other = await service.texts.run(other_language, served, plan)
+    other = await service.texts.run(service.other_language, served, plan)
     results = await search_sentences(served, plan.sentences, request.alternatives, words=True, search=request.search)
     terms = await served.texts.run(_terms, served, request, plan.sentences) if request.search.has_terms else {}
     sentences, position = [], 0

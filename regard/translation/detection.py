@@ -117,10 +117,13 @@ class LanguageNotice:
         self._is_said = True
         fitting = [pair for pair in self._others() if first_subtag(pair[0]) in alike(found.language)]
         if fitting:
-            # The same target first: that is what was asked for; then the very language rather than one like it.
-            source, target = min(
-                fitting, key=lambda pair: (pair[1] != self._target, first_subtag(pair[0]) != found.language)
-            )
+            own = match_detected(found.language, [source for source, _ in fitting])
+
+            def rank(pair: tuple[str, str]) -> tuple[bool, bool, bool]:
+                """The language that was found, rather than one like it; then the target that was asked for."""
+                return pair[0] != own, first_subtag(pair[0]) != found.language, pair[1] != self._target
+
+            source, target = min(fitting, key=rank)
             remedy = f"for {language_name(source)} to {language_name(target)} use --from {source} --to {target}"
         else:
             remedy = "`regard models` lists the models that there are"

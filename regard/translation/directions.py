@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from regard.errors import UserError
 from regard.translation.detection import match_detected, sample_of
@@ -12,10 +13,16 @@ Direction = tuple[str, str]  # codes of source and target
 
 
 def choose_direction(
-    directions: Sequence[Direction], source: str | None, target: str | None, sample: Iterable[str] = ()
+    directions: Sequence[Direction],
+    source: str | None,
+    target: str | None,
+    sample: Iterable[str] = (),
+    *,
+    is_all: bool = False,
 ) -> Direction:
     """The direction between these languages, in the codes that people type (`EN`, `pt_BR`); None stands for any. If several
-    directions fit, the one whose source language the sample is in.
+    directions fit, the one whose source language the sample is in. `is_all`: the sample is all that is to be translated; a blank
+    one, which every direction leaves as it is, takes the first.
 
     >>> choose_direction([("en", "fr"), ("fr", "en")], None, "FR")
     ('en', 'fr')
@@ -26,6 +33,12 @@ def choose_direction(
         raise UserError(f"{wanted}: there is no such direction; this model translates {shown(directions)}")
     if len(fitting) == 1:
         return fitting[0]
+    if is_all:
+        texts = iter(sample)
+        first = next((text for text in texts if text.strip()), None)
+        if first is None:
+            return fitting[0]
+        sample = chain([first], texts)
     found = _likeliest(sample_of(sample), [one for one, _ in fitting])
     of_language = [pair for pair in fitting if pair[0] == found] if found else []
     if len(of_language) == 1:

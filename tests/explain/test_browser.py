@@ -79,6 +79,30 @@ def test_shares_read_well_from_nothing_to_all(shown: Page) -> None:
     assert said == ["<0.1%", "<0.1%", "0.1%", "0.8%", "9.5%", "10.0%", "75.6%", "99.6%", "99.9%", ">99.9%", ">99.9%"]
 
 
+def test_weights_that_are_exact_are_written_so(shown: Page, explanation: Explanation) -> None:
+    """A target word does not look at later ones, and the first one looks at itself alone."""
+    shown.get_by_role("button", name="Decoder", exact=True).click()
+    shown.locator(".attention .row").first.hover()
+    first = explanation.decoder_input.words[0]
+    shown.locator(".attention .said", has_text=f"“{first}” looks at {first} 100% (").wait_for()
+    shown.get_by_role("button", name="Matrix", exact=True).click()
+    for unit, count in (
+        ("Words", len(explanation.decoder_input.words)),
+        ("Pieces", len(explanation.decoder_input.pieces)),
+    ):
+        shown.get_by_role("button", name=unit, exact=True).click()
+        cells = shown.locator(".attention .matrix .cell")
+        assert cells.count() == count * count
+        for place, share in ((0, "100%"), (1, "0%"), (count - 1, "0%"), (2 * count - 1, "0%")):
+            cells.nth(place).hover()
+            assert shown.locator(".attention .said").inner_text().endswith(f"” {share}")
+        cells.nth(count).hover()  # the second row has two to look at
+        assert re.search(r"” [<>]?\d+\.\d%$", shown.locator(".attention .said").inner_text())
+    shown.get_by_role("button", name="Encoder", exact=True).click()
+    shown.locator(".attention .matrix .cell").nth(1).hover()  # what comes later is seen here
+    assert re.search(r"” [<>]?\d+\.\d%$", shown.locator(".attention .said").inner_text())
+
+
 def test_sixteen_heads_have_colours_of_their_own(shown: Page) -> None:
     colours = shown.evaluate("""["light", "dark"].map((scheme) => Array.from({ length: 16 }, (_, head) => {
       const one = document.createElement("i");

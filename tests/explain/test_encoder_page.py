@@ -116,7 +116,9 @@ def test_a_page_draws_every_task(
         grey = page.locator("#predictions .grey").all_inner_texts()
         assert len(grey) == bool(page.locator("#predictions .plain-row").count())
         if task == "tag":
-            assert grey == ["Grey: which words decided was not computed; regard explain --at N --label TAG does."]
+            said = "Grey: not computed here; regard explain --at N --label TAG computes which words decided."
+            assert grey == [said]
+            assert page.locator("#predictions .grey code").inner_text() == "regard explain --at N --label TAG"
             assert "this is part 1 of" in page.locator(".said-window").inner_text()
         else:
             assert page.locator(".said-window").count() == 0

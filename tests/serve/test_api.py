@@ -96,6 +96,18 @@ def test_a_text_in_another_language_is_said_in_the_reply(tmp_path: Path) -> None
         assert "other_language" not in first and second["other_language"] == one["otherLanguage"]
 
 
+def test_another_language_has_the_code_under_which_it_is_served(tmp_path: Path) -> None:
+    """The classifier says "no" of all Norwegian, which the page would look for in vain."""
+    norwegian = "Katten sover på kjøkkenbordet hver eneste dag. Hvor ligger den nærmeste jernbanestasjonen?"
+    fields = {"q": norwegian, "source": "en", "target": "de"}
+    english = copy_model(tmp_path / "en", "en", "de")
+    with running("-m", str(copy_model(tmp_path / "nb", "nb", "de")), model=english) as server:
+        assert server.post("/translate", json=fields).json()["otherLanguage"]["language"] == "nb"
+        assert server.post("/sentences", json=fields).json()["otherLanguage"]["language"] == "nb"
+    with running(model=english) as server:
+        assert server.post("/translate", json=fields).json()["otherLanguage"]["language"] == "no"
+
+
 def test_a_form_may_hold_letters_as_they_are(server: Running) -> None:
     """So curl sends them with -d; other clients escape them."""
     headers = {"content-type": "application/x-www-form-urlencoded"}

@@ -191,6 +191,8 @@ def test_evaluate_names_what_does_not_fit(
         capfd, *command, "--beam", "3", "--sample"
     )
     assert "makes vectors, and does not translate; leave out --to" in fails(capfd, *command, "--to", "de")
+    for given in (["--bootstrap", "9"], ["--phrase", "x"], ["--adapter", "x"], ["--force"]):
+        assert f"does not translate; leave out {given[0]}" in fails(capfd, *command, *given)
     assert "one model of text vectors at a time" in fails(capfd, *command, "-m", str(run[1]))
     for name, lines in (("a", "one\n\ntwo\n"), ("b", "eins\nzwei\n\n"), ("c", "\n\n\n")):
         (tmp_path / name).write_text(lines, encoding="utf-8")

@@ -12,6 +12,8 @@ from tests.translation.test_languages import ENGLISH, GERMAN, TWI
 
 FRENCH = ["Où est la gare la plus proche ?", "Elle habite ici depuis trois ans.", "Que voulez-vous boire ce soir ?"]
 
+PORTUGUESE = ["O gato dorme todos os dias na mesa da cozinha.", "Onde fica a estação mais próxima, por favor?"]
+
 NORWEGIAN = ["Katten sover på kjøkkenbordet hver eneste dag.", "Hvor ligger den nærmeste jernbanestasjonen?"]
 
 
@@ -89,9 +91,18 @@ def test_a_notice_comes_once_and_names_the_remedy() -> None:
 
 def test_a_notice_names_models_of_a_code_for_the_same_language() -> None:
     said = LanguageNotice("en", "de", lambda: [("da", "de"), ("nb", "de")]).look(NORWEGIAN)
-    assert said.startswith("the input looks like Norwegian") and "--to de" in said
+    assert said.startswith("the input looks like Norwegian") and said.endswith("use --from nb --to de")
+    said = LanguageNotice("en", "de", lambda: [("da", "de"), ("nb", "en")]).look(NORWEGIAN)
+    assert said.endswith("use --from nb --to en")  # Danish into German is of no use
+    said = LanguageNotice("en", "de", lambda: [("nb", "en"), ("nb", "de")]).look(NORWEGIAN)
+    assert said.endswith("use --from nb --to de")
     said = LanguageNotice("en", "de", lambda: [("da", "de"), ("no", "de")]).look(NORWEGIAN)
     assert said.endswith("for Norwegian to German use --from no --to de")
+    # Both are the language that was found, so the target decides between them; Galician, which is not, comes after them.
+    said = LanguageNotice("en", "de", lambda: [("pt-BR", "en"), ("pt-PT", "de")]).look(PORTUGUESE)
+    assert said.endswith("use --from pt-PT --to de")
+    said = LanguageNotice("en", "de", lambda: [("gl", "de"), ("pt-BR", "en"), ("pt-PT", "fr")]).look(PORTUGUESE)
+    assert said.endswith("use --from pt-BR --to en")
 
 
 def test_without_the_package_nothing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

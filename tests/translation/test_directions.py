@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import re
 from collections.abc import Callable
@@ -151,6 +152,27 @@ def test_blank_texts_need_no_direction(model: Model) -> None:
         model.translate([], target="de")
     with pytest.raises(UserError, match="name the target language"):
         model.score([""], ["A B"])
+
+
+@pytest.mark.parametrize(("name", "content"), [("empty.md", ""), ("blank.txt", " \n\n"), ("page.html", "<p> </p>\n")])
+def test_documents_without_text_need_no_direction(
+    model: Model, run: Path, tmp_path: Path, call: Callable[..., str], name: str, content: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(content, encoding="utf-8")
+    written = model.translate_file(path)
+    assert written.name == f"{path.stem}.up{path.suffix}" and written.read_text(encoding="utf-8") == content
+    assert call("translate", "-m", str(run), "-i", str(path)) == content.replace(" \n\n", "\n\n")
+
+
+def test_only_input_that_is_known_to_be_blank_needs_no_direction(
+    run: Path, tmp_path: Path, monkeypatch: Any, call: Callable[..., str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert call("translate", "-m", str(run), "", " ") == "\n\n"
+    (tmp_path / "text").write_text("\n\n1990\n", encoding="utf-8")
+    assert "name the target language" in fails(capfd, "translate", "-m", str(run), "-i", str(tmp_path / "text"))
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n"))  # more may come
+    assert "name the target language" in fails(capfd, "translate", "-m", str(run))
 
 
 def test_a_model_for_one_direction_takes_its_own_target_only() -> None:
@@ -439,8 +461,6 @@ def test_the_readme_for_ctranslate2_gives_the_tag(
 def test_the_script_for_onnx_gives_the_tag(
     run: Path, tmp_path: Path, monkeypatch: Any, call: Callable[..., str], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    import io
-
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx_ir")
     call("export", "--to", "onnx", "-m", str(run), "-o", str(tmp_path / "onnx"))

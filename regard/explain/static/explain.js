@@ -216,6 +216,7 @@ function attention(data, id = "attention", title = "Attention") {
   const allHeads = () => layersOf()[state.layer].map((_, head) => head);
   const chosen = () => (state.heads.size ? [...state.heads].sort((a, b) => a - b) : allHeads());
   state.layer = middle();
+  const isWhole = !data.pieces || data.pieces.shown === data.pieces.of; // of a cut text the words also look at those that are not drawn
   if (words.includes("animal") && words.includes("it")) state.pinned = { side: "query", place: words.indexOf("it") };
 
   const controls = element("div", { class: "controls" });
@@ -236,6 +237,13 @@ function attention(data, id = "attention", title = "Attention") {
   const shownMatrix = (matrix) => {
     const { query, key } = sides();
     return state.unit === "words" ? byWords(matrix, query, key) : matrix;
+  };
+
+  // A weight as text. Two are exact, whatever the model computed: nothing looks at what comes later, and what sees one word looks at that alone.
+  const shareOf = (weight, q, k) => {
+    const isCausal = state.kind === "decoder";
+    if (isCausal && k > q) return "0%";
+    return isWhole && (isCausal ? q === 0 : labels(sides().key).length === 1) ? "100%" : percent(weight);
   };
 
   function drawControls() {
@@ -378,10 +386,10 @@ function attention(data, id = "attention", title = "Attention") {
   function describe(at) {
     const { query, key } = sides();
     const matrix = mean(colouredWeights().map(([, one]) => one));
-    const shares = at.side === "query" ? matrix[at.place].map((weight, k) => [labels(key)[k], weight])
-      : matrix.map((row, q) => [labels(query)[q], row[at.place]]);
+    const shares = at.side === "query" ? matrix[at.place].map((weight, k) => [labels(key)[k], weight, shareOf(weight, at.place, k)])
+      : matrix.map((row, q) => [labels(query)[q], row[at.place], shareOf(row[at.place], q, at.place)]);
     const best = shares.sort((a, b) => b[1] - a[1]).filter(([, weight]) => weight >= 0.03).slice(0, 6);
-    return `${at.side === "query" ? "looks at" : "is looked at by"} ${best.map(([text, weight]) => `${text} ${percent(weight)}`).join(", ")}`;
+    return `${at.side === "query" ? "looks at" : "is looked at by"} ${best.map(([text, , share]) => `${text} ${share}`).join(", ")}`;
   }
 
   function showStatus() {
@@ -399,7 +407,7 @@ function attention(data, id = "attention", title = "Attention") {
     const coloured = colouredWeights();
     const colour = coloured.length === 1 ? coloured[0][0] : "var(--accent)";
     const box = matrix({ rows: labels(query), columns: labels(key), values: mean(coloured.map(([, one]) => one)), colour, status,
-      width: left.clientWidth, label: "attention weights, one row per looking word" });
+      width: left.clientWidth, label: "attention weights, one row per looking word", format: shareOf });
     stage.className = "matrix scroll";
     stage.replaceChildren(box);
   }
@@ -483,7 +491,7 @@ function matrix({ rows, columns, values, colour, status, label, width: free, lin
     current?.classList.remove("on");
     current = cells[q]?.[k] ?? null;
     current?.classList.add("on");
-    if (current) status.replaceChildren(element("b", {}, quoted(rows[q])), ` → ${quoted(heads[k])} ${format(values[q][k])}`);
+    if (current) status.replaceChildren(element("b", {}, quoted(rows[q])), ` → ${quoted(heads[k])} ${format(values[q][k], q, k)}`);
   };
   let at = [0, 0];
   svg.addEventListener("focus", () => point(...at));

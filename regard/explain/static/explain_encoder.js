@@ -102,7 +102,8 @@ function predictions(data, reading, choose, ask) {
   });
   const list = element("ol", { class: "steps" }, ...columns);
   own.append(element("div", { class: "card" }, element("div", { class: "scroll", role: "region", "aria-label": title.toLowerCase() }, list),
-    ...(unexplained ? [element("p", { class: "note grey" }, askable ? "Grey: which words decided is computed when you choose it." : `Grey: which words decided was not computed; ${OTHERS[data.model.task]} does.`)] : [])));
+    ...(unexplained ? [element("p", { class: "note grey" }, ...(askable ? ["Grey: which words decided is computed when you choose it."]
+      : ["Grey: not computed here; ", element("code", {}, OTHERS[data.model.task]), " computes which words decided."]))] : [])));
   return [own, buttons];
 }
 
@@ -189,7 +190,8 @@ function drawn({ side, shown: [start, stop] }) {
 }
 
 function attentionOf(data, reading, id, title) {
-  const own = { model: data.model, source: drawn(reading), attention: { encoder: reading.attention }, heads: { encoder: reading.heads },
+  const [start, stop] = reading.shown;
+  const own = { model: data.model, source: drawn(reading), pieces: { shown: stop - start, of: reading.side.pieces.length }, attention: { encoder: reading.attention }, heads: { encoder: reading.heads },
     lead: "Each word looks at all words." };
   return attention(own, id, title);
 }

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 
 def likeliest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest values of (..., V) and their places, both (..., count), in this order; that of values of -inf is open. On
-    a GPU it is open, too, which of equal values the last places get: to find out, the host would have to wait at each step."""
+    """The `count` largest values of (..., V) and their places, both (..., count), in this order; values of -inf may come in any
+    order. On a GPU, if the last value occurs more often than it fits in, any of its places may be returned, not only the lowest:
+    to choose, the host would have to wait for the GPU at each step."""
     if count >= values.shape[-1]:
         ordered, places = values.sort(dim=-1, descending=True, stable=True)
         return ordered, places

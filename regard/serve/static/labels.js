@@ -6,6 +6,7 @@ const EXAMPLES = {
   fill: ["The animal didn't cross the ___ because it was too tired.", ""],
   embed: ["The animal didn't cross the street because it was too tired", "The dog stayed where it was, since it needed some rest"],
 };
+const NOTHING = ["", ""];
 const PLACEHOLDERS = { classify: "a text to label", tag: "a text whose words get tags", fill: "a text with ___ for a blank", embed: "a text" };
 const at = (id) => document.getElementById(id);
 
@@ -65,9 +66,14 @@ export function startLabels(encoders) {
   function showFields() {
     at("read-second-field").hidden = !takesTwo();
     text.placeholder = PLACEHOLDERS[task()];
-    [text, second].forEach((field, place) => {
-      const isUntouched = !field.value || Object.values(EXAMPLES).some((texts) => texts[place] === field.value);
-      if (isUntouched) field.value = EXAMPLES[task()]?.[place] ?? "";
+    // Examples stand in both fields or in none: what someone wrote, or left empty beside it, is not filled in. An example of another
+    // model that was left beside it goes.
+    const fields = [text, second], own = EXAMPLES[task()] ?? NOTHING;
+    const isUntouched = [NOTHING, ...Object.values(EXAMPLES)].some((texts) => fields.every((field, place) => field.value === texts[place]));
+    fields.forEach((field, place) => {
+      const isExample = Object.values(EXAMPLES).some((texts) => texts[place] === field.value);
+      if (isUntouched) field.value = own[place];
+      else if (isExample && field.value !== own[place]) field.value = "";
     });
   }
 
@@ -76,7 +82,7 @@ export function startLabels(encoders) {
     status.classList.toggle("problem", isProblem && Boolean(message));
   }
 
-  // As at the start: what another model said about its example is no answer of this one.
+  // What another model said, or is about to say, is no answer of this one.
   function clear() {
     controller?.abort();
     controller = null;
@@ -84,16 +90,19 @@ export function startLabels(encoders) {
     out.classList.remove("waiting");
     out.replaceChildren();
     showStatus("");
-    hasStarted = false;
   }
 
   at("read").addEventListener("submit", (event) => { event.preventDefault(); read(); });
   model.addEventListener("change", () => {
     showFields();
     const lacksBlank = task() === "fill" && !/___|\[MASK\]|<mask>/.test(text.value);
-    if (lacksBlank) showStatus("Write ___ where a word is missing.");
-    else if (!text.value) clear();
-    else if (hasStarted) read();
+    if (lacksBlank) {
+      clear();
+      showStatus("Write ___ where a word is missing.");
+    } else if (!text.value) {
+      clear();
+      hasStarted = false; // as at the start
+    } else if (hasStarted) read();
   });
   document.addEventListener("regard-key", () => { if (hasStarted) read(); });
   showFields();

@@ -11,7 +11,8 @@ from regard.serve.search import RANGES
 from regard.translation.detection import Detected
 
 OTHER_LANGUAGE = (
-    "the language that the text seems to be in, if that clearly is not the source language; left out otherwise"
+    "the language that the text seems to be in, if that clearly is not the source language, with the code under which it is "
+    "served, if it is; left out otherwise"
 )
 
 

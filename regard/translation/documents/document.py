@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
@@ -61,6 +61,13 @@ class Document:
         if self.parts:
             return [plan for part in self.parts for plan in part.plans(language)]
         return [self.plan(text, language) for text in self.texts]
+
+    def sample(self) -> Iterator[str]:
+        """What is to be translated, without markup, to tell its language by."""
+        for part in self.parts:
+            yield from part.sample()
+        for text in () if self.parts else self.texts:
+            yield from self.plan(text, "").sentences
 
 
 AlignPairs = Callable[[list[tuple[str, str]]], list[TextAlignment]]  # of sentences and their translations

@@ -165,16 +165,22 @@ def own_column(path: Path, column: str | None) -> str | None:
     return column if find_kind(path.name) in TABLES else None
 
 
+def sample_of_file(source: Path, column: str | None = None) -> Iterator[str]:
+    """What is to be translated in a local document, to tell its language by; an error names the file."""
+    document = open_local(source, column=column)
+    with _naming(source):
+        yield from document.sample()
+
+
 def sample_of_folder(source: Path, target: Path, column: str | None = None) -> Iterator[str]:
-    """The texts of the documents that `find_documents` lists, to tell their language by. Of those that cannot be read there are
+    """The samples of the documents that `find_documents` lists, to tell their language by. Of those that cannot be read there are
     none: translation says so."""
     for path in walk(source, target):
         if find_kind(path.name) is not None:
             try:
-                texts = open_local(path, column=own_column(path, column)).texts
+                yield from sample_of_file(path, own_column(path, column))
             except UserError:
                 continue
-            yield from texts
 
 
 def _check_targets(job: FolderJob, force: bool, done: Mapping[str, str]) -> None:

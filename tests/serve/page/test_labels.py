@@ -165,6 +165,55 @@ def test_the_view_starts_empty_for_labels_and_with_an_example_for_vectors(browse
         assert text.input_value() == TEXT
 
 
+def test_examples_stand_in_both_fields_or_in_none(browser: Browser, server: Running) -> None:
+    with open_page(browser, server.url) as page:
+        model, text, second = page.get_by_label("Read by"), page.locator("#read-text"), page.locator("#read-second")
+
+        def values() -> tuple[str, str]:
+            return text.input_value(), second.input_value()
+
+        model.select_option("my-embed")
+        examples = values()
+        assert all(examples)
+        model.select_option("my-fill")
+        assert "___" in values()[0] and values()[1] == ""
+        model.select_option("my-tag")
+        text.fill(TEXT)
+        model.select_option("my-embed")
+        assert values() == (TEXT, "")  # the text of the user is not compared with an example
+        model.select_option("my-classify")
+        text.fill("")
+        model.select_option("my-embed")
+        assert values() == examples
+        text.fill(TEXT)
+        model.select_option("my-classify")
+        assert values() == (TEXT, "")  # nor with the example of another model that was left beside it
+        model.select_option("my-embed")
+        assert values() == (TEXT, "")
+        second.fill("my own")
+        model.select_option("my-tag")
+        model.select_option("my-embed")
+        assert values() == (TEXT, "my own")
+
+
+def test_the_answer_of_another_model_goes(browser: Browser, server: Running) -> None:
+    with open_page(browser, server.url) as page:
+        asks = "Write ___ where a word is missing."
+        read(page, "my-tag", TEXT)
+        page.locator("#predictions").wait_for()
+        page.get_by_label("Read by").select_option("my-fill")
+        assert page.locator("#read-said").inner_text() == asks and page.locator("#read-out > *").count() == 0
+        page.get_by_label("Read by").select_option("my-tag")
+        page.locator("#predictions").wait_for()
+        page.route("**/explain", lambda route: None)  # a server that takes its time
+        page.get_by_role("button", name="Read", exact=True).click()
+        page.locator("#read-button:disabled").wait_for()
+        page.get_by_label("Read by").select_option("my-fill")
+        # Nothing is asked any more, so no late answer takes the place of what is said.
+        assert page.locator("#read-said").inner_text() == asks and page.locator("#read-out > *").count() == 0
+        assert page.locator("#read-button").is_enabled() and page.locator("#read-out.waiting").count() == 0
+
+
 def test_tags_blanks_and_similar_words(browser: Browser, server: Running, models: dict[str, Model]) -> None:
     with open_page(browser, server.url) as page:
         read(page, "my-tag", TEXT)

@@ -326,6 +326,19 @@ def test_the_direction_is_turned_round_for_a_text_in_the_target_language(browser
         page.locator("#out[lang=en][aria-busy=false] .w").first.wait_for()
 
 
+def test_a_language_is_offered_under_the_code_of_its_model(browser: Browser, tmp_path: Path) -> None:
+    """The classifier says "no" of all Norwegian."""
+    english, norwegian = relabelled(tmp_path / "en-de", "en", "de"), relabelled(tmp_path / "nb-de", "nb", "de")
+    with running("-m", str(norwegian), model=english) as server, open_page(browser, server.url) as page:
+        choose(page, "en", "de")
+        text = "Katten sover på kjøkkenbordet hver eneste dag. Hvor ligger den nærmeste jernbanestasjonen?"
+        page.get_by_label("text to translate").fill(text)
+        page.locator("#other-language").get_by_text("This seems to be Bokmål, not English.").wait_for()
+        page.get_by_role("button", name="Translate from Bokmål").click()
+        page.locator("#other-language").wait_for(state="hidden")
+        assert page.get_by_label("translate from").input_value() == "nb"
+
+
 @contextmanager
 def says_copied(page: Page) -> Iterator[None]:
     """What happens in the block makes the button say so, if only for a moment."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -113,6 +114,16 @@ def test_attention_of_every_layer_and_head(view: Page) -> None:
     assert view.locator("#write-look .tile").count() == 2 * 2
     view.locator("#write-look .row").nth(1).hover()
     view.locator("#write-look .said", has_text="looks at").wait_for()
+
+
+@pytest.mark.parametrize(("text", "share"), [("The dog", r"100%"), ("x y " * 45, r"[<>]?\d+\.\d%")])
+def test_the_first_word_looks_at_itself_alone_unless_there_is_text_before_it(view: Page, text: str, share: str) -> None:
+    """Of a long text the last pieces are drawn."""
+    write(view, text)
+    view.get_by_role("button", name="Attention").click()
+    view.get_by_role("button", name="Matrix", exact=True).click()
+    view.locator("#write-look .matrix .cell").first.hover()
+    assert re.search(f"” {share}$", view.locator("#write-look .attention .said").inner_text())
 
 
 def test_an_error_is_shown(browser: Browser, writing: Running) -> None:

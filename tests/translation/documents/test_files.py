@@ -18,6 +18,7 @@ from regard.translation.documents.files import (
     STATE,
     Languages,
     find_documents,
+    sample_of_folder,
     translate_document,
     translate_folder,
     translate_local,
@@ -169,6 +170,16 @@ def test_a_language_is_told_by_the_documents_that_are_translated(tmp_path: Path)
         (source / name).write_text("hidden\n", encoding="utf-8")
     given = argparse.Namespace(input=source, output=source / "out", text=[], column="y")
     assert [text.strip() for text in cli_translate._sample(given)] == ["in a column", "in a folder"]
+
+
+def test_a_language_is_told_by_text_without_its_markup(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text(
+        '<html><title>Le chat</title><body class="the cat"><p>Il <b>dort</b>.</p>\n<img alt="Un chien"></body></html>',
+        encoding="utf-8",
+    )
+    (tmp_path / "b.md").write_text("# Le chat\n\n`the cat` *dort*.\n", encoding="utf-8")
+    read = " ".join(sample_of_folder(tmp_path, tmp_path / "out"))
+    assert "Il dort." in read and "Un chien" in read and "class" not in read and "#" not in read
 
 
 def test_a_source_is_never_overwritten(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
