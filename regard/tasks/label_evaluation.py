@@ -70,11 +70,10 @@ def label_lines(by_label: Sequence[LabelScore]) -> list[str]:
     if len(shown) > SHOWN:
         shown = sorted(shown, key=lambda one: one.f1)[:SHOWN]
         notes = [f"the {SHOWN} labels of {len(by_label):,} with the lowest F1 (--json has all)"]
-    rows = [("label", "count", "precision", "recall", "F1")]
-    rows += [
-        (one.label, f"{one.given:,}", *(f"{score:.2f}" for score in (one.precision, one.recall, one.f1)))
+    width = max(len("label"), *(len(one.label) for one in shown))
+    table = [f"{'label':<{width}}  {'count':>7}  precision  recall      F1"]
+    table += [
+        f"{one.label:<{width}}  {one.given:>7,}  {one.precision:>9.2f}  {one.recall:>6.2f}  {one.f1:>6.2f}"
         for one in shown
     ]
-    width = max(len(row[0]) for row in rows)
-    table = [f"{name:<{width}}  {n:>7}  {precision:>9}  {recall:>6}  {f:>6}" for name, n, precision, recall, f in rows]
     return [*notes, *table]

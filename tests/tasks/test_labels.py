@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 import re
@@ -21,6 +22,7 @@ from regard.errors import UserError
 from regard.files import write_manifest
 from regard.recipe import load_recipe, recipe_from_dict
 from regard.tasks import TASKS
+from regard.training.auto import choose_recipe
 from regard.training.fine_tuning import resolve_recipe
 from regard.training.metrics import read_metrics
 from tests.commands import fails, fork, together
@@ -28,6 +30,7 @@ from tests.training.runs import quiet
 from tests.training.test_run import assert_same_weights, held, kill_when
 
 TASK_NAMES = ("classify", "tag")
+RECIPES = Path(__file__).parents[2] / "recipes" / "labels"
 each_task = pytest.mark.parametrize("task", TASK_NAMES)
 STEPS = 40
 WORDS = {
@@ -442,3 +445,23 @@ def test_plain_files_are_enough(task: str, tmp_path: Path, capfd: pytest.Capture
     assert (
         resolve_recipe(resolved).to_dict()["model"] == resolved.to_dict()["model"]
     )  # a complete recipe stays as it is
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "count"),
+    [
+        ("banking77", "classify", 10_003), ("clinc150", "classify", 15_100), ("snips", "classify", 13_784),
+        ("sst2", "classify", 6_920), ("snips-slots", "tag", 13_757), ("ewt-upos", "tag", 12_544), ("wnut17", "tag", 3_394),
+    ],
+)  # fmt: skip
+def test_recipes_of_label_sets_have_the_settings_that_are_chosen_for_files_of_their_size(
+    name: str, task: str, count: int, tmp_path: Path
+) -> None:
+    path = tmp_path / ("a.tsv" if task == "classify" else "a.conll")
+    lines = (f"{number % 2}\ta text of words {number}\n" for number in range(count))
+    path.write_text("".join(lines) if task == "classify" else "word\tX\nother\tY\n\n" * count, encoding="utf-8")
+    chosen = choose_recipe(task, [path]).recipe
+    recipe = load_recipe(RECIPES / f"{name}.toml")
+    ours, theirs = dataclasses.asdict(recipe.train), dataclasses.asdict(chosen.train)
+    assert {key for key in ours if ours[key] != theirs[key]} <= {"batch_tokens"}  # that goes by the length of the texts
+    assert recipe.model.preset == chosen.model.preset == "init"
