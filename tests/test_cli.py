@@ -508,6 +508,7 @@ def test_import_passes_on_what_it_is_told(
         "family": "Marian",
         "architecture": "MarianMTModel",
         "difference": None,
+        "difference_in_float64": None,
         "notes": [],
     }
     assert calls == [
