@@ -58,4 +58,4 @@ printf '  %-58s %s\n' \
     "$regard train your.en your.de" "a translation model from your own text" \
     "$regard train your-table.tsv" "a classifier from a table of labels and texts"
 echo
-echo "The paper, sentence by sentence, beside the code that runs it: docs/paper.md (or in Jupyter: docs/paper.ipynb)"
+echo "The paper, section by section, beside the code that runs it: docs/paper.md (or in Jupyter: docs/paper.ipynb)"
