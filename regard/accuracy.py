@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,8 @@ def score_one(predicted: Int64Array, wanted: Int64Array, labels: Sequence[str], 
     """Accuracy with its 95% interval, and macro F1, the mean over the labels that occur."""
     share = float(np.mean(predicted == wanted))
     metrics = [_accuracy(share, len(wanted), f"labels:{len(labels)}|texts:{len(wanted)}")]
-    metrics.append(Metric("macro F1", macro_f1(predicted, wanted, len(labels)), f"labels:{len(labels)}|mean:occurring"))
+    macro = macro_f1(scores_by_label(predicted, wanted, labels))
+    metrics.append(Metric("macro F1", macro, f"labels:{len(labels)}|mean:occurring"))
     return Scores((*metrics, *_loss(loss, len(wanted))), len(wanted))
 
 
@@ -33,33 +34,28 @@ def score_tags(
 ) -> Scores:  # fmt: skip
     """F1 of spans, of the predicted and the wanted ones of each sentence, if there are some; and the accuracy of the tags."""
     numbers = {label: number for number, label in enumerate(labels)}
-    flat = [np.array([numbers[tag] for tags in side for tag in tags], np.int64) for side in (predicted, wanted)]
-    words = len(flat[1])
-    share = float(np.mean(flat[0] == flat[1])) if words else 0.0
+    found, right = (np.array([numbers[tag] for tags in side for tag in tags], np.int64) for side in (predicted, wanted))
+    words = len(right)
+    share = float(np.mean(found == right)) if words else 0.0
     metrics = [_accuracy(share, words, f"tags:{len(labels)}|words:{words}")]
     if spans is None:
-        metrics.append(
-            Metric("macro F1", macro_f1(flat[0], flat[1], len(labels)), f"tags:{len(labels)}|mean:occurring")
-        )
+        macro = macro_f1(scores_by_label(found, right, labels))
+        metrics.append(Metric("macro F1", macro, f"tags:{len(labels)}|mean:occurring"))
     else:
-        found, given, right = span_counts(spans)
-        signature = f"spans:{given}|found:{found}|right:{right}|match:exact"
-        metrics.insert(0, Metric("F1", f1(right, found, given), signature))
+        every = total(spans_by_label(spans))
+        signature = f"spans:{every.given}|found:{every.found}|right:{every.right}|match:exact"
+        metrics.insert(0, Metric("F1", every.f1, signature))
     return Scores((*metrics, *_loss(loss, words)), len(wanted))
 
 
 def score_several(predicted: NDArray[np.bool_], wanted: NDArray[np.bool_], loss: float | None = None) -> Scores:
     """F1 over all labels of all texts, macro F1, and the share of texts with exactly the right labels."""
-    right = (predicted & wanted).sum(axis=0)
-    found, given = predicted.sum(axis=0), wanted.sum(axis=0)
     texts, labels = wanted.shape
-    occurring = (found + given) > 0
-    each = [f1(r, f, g) for r, f, g in zip(right, found, given, strict=True)]
-    macro = float(np.mean(np.array(each)[occurring])) if occurring.any() else 0.0
+    by_label = scores_of_several(predicted, wanted, [""] * labels)
     exact = float(np.mean((predicted == wanted).all(axis=1)))
     metrics = (
-        Metric("F1", f1(right.sum(), found.sum(), given.sum()), f"labels:{labels}|mean:micro"),
-        Metric("macro F1", macro, f"labels:{labels}|mean:occurring"),
+        Metric("F1", total(by_label).f1, f"labels:{labels}|mean:micro"),
+        Metric("macro F1", macro_f1(by_label), f"labels:{labels}|mean:occurring"),
         _accuracy(exact, texts, f"texts:{texts}|match:all labels"),
     )
     return Scores((*metrics, *_loss(loss, texts)), texts)
@@ -94,20 +90,6 @@ def f1(right: float, found: float, given: float) -> float:
     return 200.0 * float(right) / float(found + given) if found + given else 0.0
 
 
-def macro_f1(predicted: Int64Array, wanted: Int64Array, num_labels: int) -> float:
-    right = np.bincount(wanted[predicted == wanted], minlength=num_labels)
-    found, given = np.bincount(predicted, minlength=num_labels), np.bincount(wanted, minlength=num_labels)
-    each = [f1(r, f, g) for r, f, g in zip(right, found, given, strict=True) if f + g]
-    return float(np.mean(each)) if each else 0.0
-
-
-def span_counts(spans: Sequence[tuple[Spans, Spans]]) -> tuple[int, int, int]:
-    """Found, given and right spans; one is right if its name and both of its ends are."""
-    found = sum(len(one) for one, _ in spans)
-    given = sum(len(one) for _, one in spans)
-    return found, given, sum(len(set(one) & set(other)) for one, other in spans)
-
-
 @dataclass(frozen=True)
 class LabelScore:
     """How well one label is found: how often it is the right one, how often it was the answer, and how often it was both."""
@@ -131,15 +113,26 @@ class LabelScore:
 
     def to_json(self) -> dict[str, Any]:
         scores = {"precision": self.precision, "recall": self.recall, "f1": self.f1}
-        return {"label": self.label, "given": self.given, "found": self.found, "right": self.right} | scores
+        return {"label": self.label, "count": self.given, "found": self.found, "right": self.right} | scores
 
 
-def scores_by_label(
-    labels: Sequence[str], given: Iterable[int], found: Iterable[int], right: Iterable[int]
+def scores_by_label(predicted: Int64Array, wanted: Int64Array, labels: Sequence[str]) -> list[LabelScore]:
+    """Of texts or words with one label each; a label that occurs on neither side is left out."""
+    size = len(labels)
+    given, found = np.bincount(wanted, minlength=size), np.bincount(predicted, minlength=size)
+    return _label_scores(labels, given, found, np.bincount(wanted[predicted == wanted], minlength=size))
+
+
+def scores_of_several(
+    predicted: NDArray[np.bool_], wanted: NDArray[np.bool_], labels: Sequence[str]
 ) -> list[LabelScore]:
-    """From the counts of each label; those that occur nowhere are left out."""
-    counts = zip(labels, given, found, right, strict=True)
-    return [LabelScore(label, int(g), int(f), int(r)) for label, g, f, r in counts if g or f]
+    """Of texts with any number of labels; a label that occurs on neither side is left out."""
+    return _label_scores(labels, wanted.sum(axis=0), predicted.sum(axis=0), (predicted & wanted).sum(axis=0))
+
+
+def _label_scores(labels: Sequence[str], *counts: Int64Array) -> list[LabelScore]:
+    rows = zip(labels, *(each.tolist() for each in counts), strict=True)
+    return [LabelScore(label, given, found, right) for label, given, found, right in rows if given or found]
 
 
 def spans_by_label(spans: Sequence[tuple[Spans, Spans]]) -> list[LabelScore]:
@@ -149,6 +142,16 @@ def spans_by_label(spans: Sequence[tuple[Spans, Spans]]) -> list[LabelScore]:
     right = Counter(span[0] for one, other in spans for span in set(one) & set(other))
     names = sorted(found | given)
     return [LabelScore(name, given[name], found[name], right[name]) for name in names]
+
+
+def total(scores: Sequence[LabelScore]) -> LabelScore:
+    """All labels taken together."""
+    return LabelScore("", *(sum(getattr(one, name) for one in scores) for name in ("given", "found", "right")))
+
+
+def macro_f1(scores: Sequence[LabelScore]) -> float:
+    """The mean over the labels that occur."""
+    return float(np.mean([one.f1 for one in scores])) if scores else 0.0
 
 
 def pearson(a: FloatArray, b: FloatArray) -> float:

@@ -23,7 +23,7 @@ from regard.understanding.answers import find_spans
 def test_macro_f1_is_the_mean_over_the_labels_that_occur() -> None:
     predicted, wanted = np.array([0, 0, 1, 1, 2]), np.array([0, 1, 1, 1, 1])
     # 0: 1 right of 2 found, 1 given; 1: 2 right of 2 found, 4 given; 2: found once, never given; 3: never there.
-    assert macro_f1(predicted, wanted, 4) == pytest.approx(100 * (2 / 3 + 4 / 6 + 0.0) / 3)
+    assert macro_f1(scores_by_label(predicted, wanted, list("0123"))) == pytest.approx(100 * (2 / 3 + 4 / 6 + 0.0) / 3)
 
 
 def test_a_span_counts_with_its_name_and_both_of_its_ends() -> None:
@@ -48,8 +48,7 @@ def test_several_labels_are_counted_together_and_each() -> None:
 def test_each_label_has_the_scores_that_scikit_learn_documents() -> None:
     """The example of classification_report in scikit-learn's documentation, rounded there to two digits."""
     wanted, predicted = np.array([0, 1, 2, 2, 2]), np.array([0, 0, 2, 2, 1])
-    counts = [np.bincount(which, minlength=4) for which in (wanted, predicted, wanted[wanted == predicted])]
-    found = scores_by_label(["class 0", "class 1", "class 2", "class 3"], *counts)
+    found = scores_by_label(predicted, wanted, ["class 0", "class 1", "class 2", "class 3"])
     shown = [(one.label, *(round(x / 100, 2) for x in (one.precision, one.recall, one.f1)), one.given) for one in found]
     assert shown == [("class 0", 0.5, 1.0, 0.67, 1), ("class 1", 0.0, 0.0, 0.0, 1), ("class 2", 1.0, 0.67, 0.8, 3)]
 
@@ -74,7 +73,7 @@ def test_a_terminal_shows_all_labels_or_the_worst_ones() -> None:
     ]
     many = [LabelScore(f"label {number}", 100, 100, number) for number in reversed(range(30))]
     lines = label_lines(many)
-    assert lines[0] == "the 20 labels of 30 with the lowest F1 (--json has all)"
+    assert lines[0] == "the 20 of 30 labels with the lowest F1 (--json has all)"
     assert [line.split("  ")[0] for line in lines[2:]] == [f"label {number}" for number in range(20)]
     assert label_lines([]) == []
 

@@ -99,7 +99,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print the scores of --hypothesis, or of the model's translations of --source, or a comparison with --against."""
+    """Print the scores of what the arguments name: a table, test sets of a language model, translations or vectors."""
     if arguments.table:
         _evaluate_labels(arguments)
         return
@@ -108,13 +108,19 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.pairs or arguments.choices:
         _evaluate_texts(arguments)
         return
+    if arguments.stride is not None:
+        raise UserError("--stride is for --pairs and --choices; leave it out")
+    if arguments.reference is None or not (arguments.hypothesis or arguments.source):
+        raise _lacking(arguments)
+    _evaluate_lines(arguments)
+
+
+def _evaluate_lines(arguments: argparse.Namespace) -> None:
+    """Print the scores of --hypothesis, or of the model's translations of --source, or a comparison with --against; or how well the
+    model's vectors find --reference."""
     from regard.data.corpus import read_lines
     from regard.evaluate import compare, score
 
-    if arguments.stride is not None:
-        raise UserError("--stride is for --pairs and --choices; leave it out")
-    if arguments.reference is None:
-        raise _lacking(arguments)
     if arguments.hypothesis:
         fitting = ("--hypothesis", "--reference", "--against", "--target-language", "--bootstrap")
         if given := _others(arguments, *fitting):
@@ -131,8 +137,6 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.hypothesis:
         hypotheses, name = list(read_lines(arguments.hypothesis)), str(arguments.hypothesis)
     else:
-        if not arguments.source:
-            raise _lacking(arguments)
         sources = list(read_lines(arguments.source))
         check_pairs(arguments, sources, references)
         if arguments.model and any(_task_of(name) == "embed" for name in arguments.model):

@@ -95,9 +95,10 @@ def _compare(model: Transformer, theirs: Any, pad_id: int, architecture: str) ->
     if TOLERANCE < judged < math.inf:  # not NaN
         exact, exactly_wanted = _answers(model.double(), torch.nn.Module.double(theirs), inputs)
         allowed = max(TOLERANCE, ROUNDINGS * _distance(wanted, exactly_wanted))
-        difference = replace(difference, in_float64=_distance(exact, exactly_wanted))
+        in_float64 = _distance(exact, exactly_wanted)
+        difference = replace(difference, in_float64=in_float64)
         if judged <= allowed:
-            how, judged, allowed = "in float64 ", _distance(exact, exactly_wanted), TOLERANCE
+            how, judged, allowed = "in float64 ", in_float64, TOLERANCE
     if not judged <= allowed:  # also NaN
         reason = f"{how}outputs differ by up to {judged:.2g} of their standard deviation, and only {allowed:.2g} would be rounding"
         raise RegardError(
@@ -108,9 +109,8 @@ def _compare(model: Transformer, theirs: Any, pad_id: int, architecture: str) ->
     return difference
 
 
-Inputs = Sequence[
-    tuple[Tensor, Tensor, Tensor]
-]  # ids, token types, and the decoder's input where there is an encoder, too
+# Token ids, token types, and the decoder's input where there is an encoder, too.
+Inputs = Sequence[tuple[Tensor, Tensor, Tensor]]
 
 
 def _inputs(config: ModelConfig, pad_id: int) -> Inputs:

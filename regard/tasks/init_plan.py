@@ -13,6 +13,7 @@ ENCODER_TASKS = ("embed", "fill")  # of the built-in models to start from; the f
 FROM_ENCODER = {
     "optimizer": "adamw", "schedule": "linear", "weight_decay": 0.01, "beta2": 0.999, "eps": 1e-8, "average": 1,
 }  # fmt: skip
+NARROW_LR = 1e-4  # for an encoder of width 384
 
 
 def built_in_encoder() -> str:
@@ -36,4 +37,4 @@ def encoder_lr(init: str) -> float:
         width = read_bundle(find_bundle(init)).config.d_model
     except UserError:  # refused later
         width = 768
-    return float(f"{min(2e-4, 1e-4 * 384 / width):.2g}")
+    return float(f"{min(2 * NARROW_LR, NARROW_LR * 384 / width):.2g}")

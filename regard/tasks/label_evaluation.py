@@ -69,7 +69,7 @@ def label_lines(by_label: Sequence[LabelScore]) -> list[str]:
     shown, notes = list(by_label), list[str]()
     if len(shown) > SHOWN:
         shown = sorted(shown, key=lambda one: one.f1)[:SHOWN]
-        notes = [f"the {SHOWN} labels of {len(by_label):,} with the lowest F1 (--json has all)"]
+        notes = [f"the {SHOWN} of {len(by_label):,} labels with the lowest F1 (--json has all)"]
     width = max(len("label"), *(len(one.label) for one in shown))
     table = [f"{'label':<{width}}  {'count':>7}  precision  recall      F1"]
     table += [

@@ -14,15 +14,13 @@ from regard.errors import UserError
 from regard.progress import counted
 from regard.recipe import INIT, Recipe, recipe_from_dict
 from regard.tasks.counting import PIECES_PER_WORD
-from regard.tasks.init_plan import FROM_ENCODER, built_in_encoder, encoder_lr, readable_length
+from regard.tasks.init_plan import FROM_ENCODER, NARROW_LR, built_in_encoder, encoder_lr, readable_length
 from regard.tasks.task import Decision, Plan
 
 SHARE = 0.1  # for validation, and for testing
 LENGTH = 256
 
-# Tags need larger steps and more of them: on the validation set of SNIPS's slots, F1 rises from 93.6 to 95.4.
-_RATE = {"classify": 1.0, "tag": 2.0}  # times what is usual for the encoder
-_READ = {"classify": 40_000, "tag": 80_000}  # texts in all passes
+_READ = {"classify": 40_000, "tag": 80_000}  # texts in all epochs
 FROM_SCRATCH = {
     "optimizer": "adamw", "schedule": "linear", "weight_decay": 0.05, "beta2": 0.98, "lr": 1e-3, "average": 1,
 }  # fmt: skip
@@ -74,7 +72,7 @@ def _plan(
         chosen: dict[str, Any] = {"batch_tokens": max(256, round(batch * length / 64) * 64)}
         epochs = _epochs(task, texts, bool(init))
         if init:
-            chosen |= {**FROM_ENCODER, "lr": _RATE[task] * encoder_lr(init), "init": init, "fit_head": True}
+            chosen |= {**FROM_ENCODER, "lr": _lr(task, init), "init": init, "fit_head": True}
             model: dict[str, Any] = {"preset": "init", "head": head}
         else:
             chosen |= FROM_SCRATCH
@@ -115,6 +113,13 @@ def _plan(
         return Decision(chosen, found, texts, int(texts * length))
 
     return Plan([values(1000, 20.0)], decide)
+
+
+def _lr(task: str, init: str) -> float:
+    """Tags take twice the usual rate, and twice the epochs: from MiniLM, F1 on the validation set of SNIPS's slots rises from 93.6
+    to 95.4. That was not measured for wider encoders, which keep the usual rate."""
+    usual = encoder_lr(init)
+    return NARROW_LR * 2 if task == "tag" and usual >= NARROW_LR else usual
 
 
 def _epochs(task: str, texts: int, has_encoder: bool) -> float:

@@ -18,6 +18,7 @@ from regard.accuracy import (
     score_several,
     score_tags,
     scores_by_label,
+    scores_of_several,
     spans_by_label,
 )
 from regard.data.corpus import Texts
@@ -80,8 +81,7 @@ class LabelValidator:
             return score_numbers(logits[:, 0], wanted, float(np.mean((logits[:, 0] - wanted) ** 2)))
         if self.texts.answer == "several":
             loss = np.logaddexp(0.0, logits) - logits * wanted
-            chosen = probabilities(logits.astype(np.float32), "several") >= self.threshold
-            return score_several(chosen, wanted > 0.5, float(loss.mean()))
+            return score_several(self._chosen(outputs), wanted > 0.5, float(loss.mean()))
         log_probs = log_softmax(logits.astype(np.float32))
         loss = -log_probs[np.arange(len(wanted)), wanted].mean()
         return score_one(logits.argmax(axis=1), wanted, self.labels, float(loss))
@@ -114,18 +114,16 @@ class LabelValidator:
             return []
         if self.texts.has_tags and has_spans(self.labels):
             return spans_by_label(self._spans(*self._named_tags(outputs)))
-        size = len(self.labels)
         if self.texts.answer == "several":
-            chosen = probabilities(np.stack(outputs).astype(np.float32), "several") >= self.threshold
-            given = self.texts.targets.numpy() > 0.5
-            return scores_by_label(self.labels, given.sum(0), chosen.sum(0), (given & chosen).sum(0))
+            return scores_of_several(self._chosen(outputs), self.texts.targets.numpy() > 0.5, self.labels)
         if self.texts.has_tags:
             predicted = np.concatenate(list(outputs)).argmax(axis=1)
-            wanted = np.array([tag for tags in self._tags() for tag in tags])
-        else:
-            predicted, wanted = np.stack(outputs).argmax(axis=1), self.texts.targets.numpy()
-        counts = [np.bincount(which, minlength=size) for which in (wanted, predicted, wanted[wanted == predicted])]
-        return scores_by_label(self.labels, *counts)
+            return scores_by_label(predicted, np.array([tag for tags in self._tags() for tag in tags]), self.labels)
+        return scores_by_label(np.stack(outputs).argmax(axis=1), self.texts.targets.numpy(), self.labels)
+
+    def _chosen(self, outputs: Sequence[FloatArray]) -> Any:
+        """(texts, labels): whether the model gives this label, where a text may have several."""
+        return probabilities(np.stack(outputs), "several") >= self.threshold
 
     def examined(self, outputs: Sequence[FloatArray]) -> dict[str, Any]:
         """The scores of each label, confused ones, the worst mistakes and calibration, as JSON for the report."""

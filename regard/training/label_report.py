@@ -55,7 +55,7 @@ def _beside(baseline: Record, test: Sequence[Record], valid: Sequence[Record]) -
 def _each(examined: Record, name: str) -> str:
     """Precision, recall and F1 of each label, the lowest F1 first."""
     rows = [
-        f'<tr><td class="label">{_label(one["label"])}</td><td class="number">{one["given"]:,}</td>'
+        f'<tr><td class="label">{_label(one["label"])}</td><td class="number">{one["count"]:,}</td>'
         + "".join(f'<td class="number">{one[key]:.1f}</td>' for key in ("precision", "recall", "f1"))
         + "</tr>"
         for one in sorted(examined.get("by_label", ()), key=lambda one: float(one["f1"]))
@@ -63,8 +63,8 @@ def _each(examined: Record, name: str) -> str:
     if not rows:
         return ""
     said = (
-        "<p>Precision: how many of the answers with this label are right. Recall: how many of those with this label are found. "
-        "The lowest F1 first.</p>"
+        "<p>Precision: the share of the answers with this label that are right. Recall: the share of its occurrences that are "
+        "found. The lowest F1 comes first.</p>"
     )
     heads = ("Label", "#Count", "#Precision", "#Recall", "#F1")
     return section(f"Each label ({name} set)", said + table(heads, rows))

@@ -22,6 +22,7 @@ from regard.errors import UserError
 from regard.files import write_manifest
 from regard.recipe import load_recipe, recipe_from_dict
 from regard.tasks import TASKS
+from regard.tasks.label_plan import _lr
 from regard.training.auto import choose_recipe
 from regard.training.fine_tuning import resolve_recipe
 from regard.training.metrics import read_metrics
@@ -465,3 +466,8 @@ def test_recipes_of_label_sets_have_the_settings_that_are_chosen_for_files_of_th
     ours, theirs = dataclasses.asdict(recipe.train), dataclasses.asdict(chosen.train)
     assert {key for key in ours if ours[key] != theirs[key]} <= {"batch_tokens"}  # that goes by the length of the texts
     assert recipe.model.preset == chosen.model.preset == "init"
+
+
+def test_only_narrow_encoders_take_the_larger_rate_for_tags() -> None:
+    assert [_lr(task, "minilm") for task in TASK_NAMES] == [1e-4, 2e-4]
+    assert [_lr(task, "no such model, so of the usual width") for task in TASK_NAMES] == [5e-5, 5e-5]
