@@ -103,6 +103,35 @@ class SequenceLayout:
         return SequenceLayout.from_lengths([sum(islice(lengths, size)) for size in self.tile_sizes], self.device)
 
     @cached_property
+    def parts(self) -> list[tuple[slice, SequenceLayout]]:
+        """Neighbouring tiles of similar length, as their rows and a layout of their own, so that a kernel pads the tiles of each
+        part to its longest one alone. A part ends before a tile with at most half as many rows. One part, the layout itself,
+        where that would save less than a quarter of the scores.
+
+        >>> layout = SequenceLayout.from_lengths([9, 5, 4, 2, 2, 3], tile_sizes=[1, 2, 2, 1])
+        >>> [(rows.start, rows.stop, part.lengths) for rows, part in layout.parts]
+        [(0, 18, (9, 5, 4)), (18, 25, (2, 2, 3))]
+        """
+        cuts, longest = [0], [0]
+        for number, rows in enumerate(self.tiles.lengths):
+            if 2 * rows <= longest[-1]:
+                cuts.append(number)
+                longest.append(0)
+            longest[-1] = max(longest[-1], rows)
+        ends = [*cuts[1:], len(self.tile_sizes)]
+        scores = sum((end - start) * rows**2 for start, end, rows in zip(cuts, ends, longest, strict=True))
+        if scores > 0.75 * len(self.tile_sizes) * max(longest) ** 2 or not self.tile_sizes:
+            return [(slice(0, self.num_tokens), self)]
+        parts: list[tuple[slice, SequenceLayout]] = []
+        lengths, row = iter(self.lengths), 0
+        for start, end in zip(cuts, ends, strict=True):
+            sizes = self.tile_sizes[start:end]
+            part = SequenceLayout.from_lengths(list(islice(lengths, sum(sizes))), self.device, sizes)
+            parts.append((slice(row, row + part.num_tokens), part))
+            row += part.num_tokens
+        return parts
+
+    @cached_property
     def sequence_ids(self) -> Tensor:
         """(tokens,) int64, the sequence that each row belongs to."""
         counts = (self.offsets[1:] - self.offsets[:-1]).long()

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from regard.data.arrays import Int64Array
-from regard.data.batch import on_device, plan_tiles, split_indices
+from regard.data.batch import on_device, plan_by_length, split_indices
 from regard.data.corpus import CorpusRange
 from regard.data.feed import Packed, Part
 from regard.data.labelled import decode_number
@@ -217,7 +217,7 @@ class LabelledPacking:
         return Packed([self._batch(part) for part in parts[own]], count, tokens)
 
     def _batch(self, part: Part) -> LabelledBatch:
-        order, tile_sizes = plan_tiles(self.texts.costs[part.indices] - 1)  # it counts one mark itself
+        order, tile_sizes = plan_by_length(self.texts.costs[part.indices])
         return make_labelled_batch(self.texts, part.indices[order].tolist(), self.weights, tile_sizes)
 
     def without_labels(self, part: Part) -> LabelledBatch:

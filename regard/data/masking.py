@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.data.arrays import Int64Array, IntArray
-from regard.data.batch import framed, on_device, plan_tiles, split_indices
+from regard.data.batch import framed, on_device, plan_by_length, split_indices
 from regard.data.corpus import CorpusRange
 from regard.data.feed import Packed, Part
 from regard.data.hashing import STEP, UInt64Array, mix, uniform
@@ -331,7 +331,7 @@ class MaskedPacking:
         if self.slots is not None:
             masked = self.masking.mask(self.pieces, part.indices, part.epoch)
             return masked.with_at_most(self.slots.labels), []
-        order, tile_sizes = plan_tiles(self.pieces.costs[part.indices] - 1)  # it counts one mark itself
+        order, tile_sizes = plan_by_length(self.pieces.costs[part.indices])
         return self.masking.mask(self.pieces, part.indices[order], part.epoch), tile_sizes
 
     def without_labels(self, part: Part) -> MaskedBatch:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from regard.data.arrays import Int64Array
-from regard.data.batch import framed, on_device, plan_tiles, split_indices
+from regard.data.batch import framed, on_device, plan_by_length, split_indices
 from regard.data.corpus import CorpusRange
 from regard.data.feed import Packed, Part
 from regard.data.hashing import sequence_hashes
@@ -216,7 +216,7 @@ class TextPairPacking:
         return Packed([self.slots.pack(each, count) for each in gathered], count, tokens)
 
     def _batch(self, part: Part) -> TextPairBatch:
-        order, tile_sizes = plan_tiles(self.pairs.costs[part.indices] - 1)  # it counts one mark itself
+        order, tile_sizes = plan_by_length(self.pairs.costs[part.indices])
         return make_pair_batch(self.pairs.gather(part.indices[order]), self.temperature, tile_sizes)
 
     def without_labels(self, part: Part) -> TextPairBatch:

@@ -6,10 +6,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data.batch import plan_tiles, split_indices
+from regard.data.arrays import Int64Array
+from regard.data.batch import SMALL_TILE, plan_by_length, plan_tiles, split_indices
 from regard.data.pairs import PairBatch, gather, make_batch
 from regard.data.store import store_in_memory
 from regard.data.tokenizer import Tokenizer
+from regard.layout import SequenceLayout
 
 BOS, EOS = 1, 2
 Pairs = list[tuple[list[int], list[int]]]
@@ -99,3 +101,25 @@ def test_tiles_of_ordinary_sentences_are_nearly_full() -> None:
     _, sizes = plan_tiles(src, tgt)
     rows = len(sizes) * (max(src.max(), tgt.max()) + 1)
     assert (tgt + 1).sum() > 0.8 * rows
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(1, 300), max_size=60))
+def test_shorter_texts_have_smaller_tiles(lengths: list[int]) -> None:
+    costs = np.array(lengths, dtype=np.int32)
+    order, sizes = plan_by_length(costs)
+    assert sorted(order.tolist()) == list(range(len(costs))) and sum(sizes) == len(costs)
+    for tile in np.split(order, np.cumsum(sizes)[:-1]) if sizes else []:
+        longest = int(costs[tile].max())
+        assert costs[tile].sum() <= 2 * max(longest, SMALL_TILE)
+
+
+def test_a_long_text_does_not_make_the_tiles_of_short_ones_long() -> None:
+    costs = np.array([256] + [12] * 200)
+
+    def scores(order: Int64Array, sizes: list[int]) -> int:
+        layout = SequenceLayout.from_lengths(costs[order].tolist(), tile_sizes=sizes)
+        return sum(len(part.tile_sizes) * part.tiles.max_length**2 for _, part in layout.parts)
+
+    assert scores(*plan_tiles(costs - 1)) == 11 * 256**2
+    assert scores(*plan_by_length(costs)) == 256**2 + 200 * 12**2

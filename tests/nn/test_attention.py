@@ -53,7 +53,7 @@ class Case:
             SequenceLayout.from_lengths(lengths, tile_sizes=self.tile_sizes)
             for lengths in (self.q_lengths, self.k_lengths)
         )
-        return q_layout, q_layout if self.kind == "self" else k_layout
+        return q_layout, k_layout if self.kind == "cross" else q_layout
 
 
 @st.composite
@@ -140,6 +140,27 @@ def test_empty_sequences_are_lawful(kernel: Kernel, case: Case) -> None:
 @given(case=cases(tiles=True))
 def test_sequences_that_share_a_tile_do_not_see_each_other(kernel: Kernel, case: Case) -> None:
     assert_close(run_kernel(kernel, case, torch.float64), run_expected(case), 1e-12)
+
+
+@pytest.mark.parametrize("kind", ["self", "causal"])
+@pytest.mark.parametrize("kernel", ["sdpa", "matmul"])
+def test_tiles_of_very_different_lengths_are_padded_apart(kernel: Kernel, kind: str) -> None:
+    lengths = (40, 20, 15, 9, 8, 3, 5, 4, 6)
+    case = Case(kind, lengths, lengths, 4, 2, 8, 0, tile_sizes=(1, 2, 2, 3, 1))
+    layout = case.layouts[0]
+    assert [part.tile_sizes for _, part in layout.parts] == [(1, 2), (2, 3), (1,)]
+    assert [(rows.start, rows.stop) for rows, _ in layout.parts] == [(0, 75), (75, 104), (104, 110)]
+    assert_close(run_kernel(kernel, case, torch.float64), run_expected(case), 1e-12)
+
+
+def test_tiles_of_similar_length_are_padded_together() -> None:
+    layout = SequenceLayout.from_lengths([40, 39, 21, 9, 8, 5, 20], tile_sizes=(1, 1, 2, 1, 1, 1))
+    bare = SequenceLayout.from_lengths([5, 3, 1])
+    assert [part is bare for _, part in bare.parts] == [True]
+    assert [(rows.stop, part.tile_sizes) for rows, part in layout.parts] == [(109, (1, 1, 2)), (142, (1, 1, 1))]
+    # The last tile of a batch is often short: to pad it apart would save little and copy everything.
+    last = SequenceLayout.from_lengths([40, 39, 38, 37, 36, 35, 9], tile_sizes=(1,) * 7)
+    assert [part is last for _, part in last.parts] == [True]
 
 
 @settings(max_examples=20, deadline=None)

@@ -26,7 +26,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from regard.layout import Layout, SlotLayout
+from regard.layout import Layout, SequenceLayout, SlotLayout
 from regard.nn.kernels import by_length, dense, matmul, reference, sdpa, varlen
 from regard.nn.kernels.reference import WeightsHook
 from regard.nn.kernels.scores import Bias, Mask, name_of, paper_scale
@@ -42,6 +42,7 @@ _LACKS = {
     "slots": "needs lengths, which a SlotLayout does not have",
     "full slots": "needs lengths, which a SlotLayout does not have",
 }
+_ON_A_GRID = ("sdpa", "matmul")  # they pad
 LONG = 1024  # rows from which on a sequence takes a kernel for long ones
 _KERNELS: dict[Kernel, Any] = {
     "sdpa": sdpa, "matmul": matmul, "by_length": by_length, "varlen": varlen, "dense": dense, "reference": reference,
@@ -138,7 +139,11 @@ def attention(
         return attend_cross(q, torch.cat((k, v), dim=1), q_layout, k_layout, kernel, scale=scale)
     asked = {"bias": bias, "mask": mask, "dropout": dropout or None, "hook": hook}
     given = {name: value for name, value in asked.items() if value is not None}
-    output: Tensor = _KERNELS[kernel].attention(q, k, v, q_layout, k_layout, causal, scale, **given)
+    attend = _KERNELS[kernel].attention
+    if kernel in _ON_A_GRID and q_layout is k_layout and isinstance(q_layout, SequenceLayout):
+        each = [attend(q[rows], k[rows], v[rows], part, part, causal, scale, **given) for rows, part in q_layout.parts]
+        return each[0] if len(each) == 1 else torch.cat(each)
+    output: Tensor = attend(q, k, v, q_layout, k_layout, causal, scale, **given)
     return output
 
 
