@@ -39,13 +39,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def model(folder: Path) -> regard.Model:
-    return regard.load(folder, engine="torch")
+    return regard.load(folder, engine="torch", device="cpu")
 
 
 @pytest.fixture(scope="module")
 def alone(folder: Path) -> regard.Model:
     """The same model, which no server has touched."""
-    return regard.load(folder, engine="torch")
+    return regard.load(folder, engine="torch", device="cpu")
 
 
 def engine_of(model: regard.Model) -> TorchEngine:
@@ -163,7 +163,7 @@ def long_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def long_model(long_folder: Path) -> regard.Model:
-    return regard.load(long_folder, engine="torch")
+    return regard.load(long_folder, engine="torch", device="cpu")
 
 
 def long_job(decoder: TextDecoder, length: int, samples: int = 1, seed: int = 0) -> DecoderJob:
