@@ -119,6 +119,10 @@ class DataRecipe:
         """Source and target of every direction that the training text has."""
         return tuple(dict.fromkeys(map(self.direction, self.train)))
 
+    def anchored_column(self, label: str) -> int | None:
+        """0 if this is the source of all directions, 1 if it is the target of all, else None."""
+        return next((side for side in (0, 1) if all(pair[side] == label for pair in self.directions)), None)
+
     def direction(self, entry: CorpusEntry) -> tuple[str, str]:
         """Source and target of a corpus."""
         return entry.source or self.source, entry.target or self.target
@@ -224,6 +228,9 @@ class TrainRecipe:
     whole_words: bool = False  # `fill`: choose a share of the words, and all tokens of each (whole-word masking)
     # `embed`: cosines are divided by it before the softmax over the batch; the smaller, the more the nearest negatives count.
     temperature: float = 0.05
+    # `embed`, with `init`: the language that the model in `init` knows, one of both sides. The vectors of its texts are held where
+    # that model has them, and those of the other side are drawn there, so that the model learns a language and forgets nothing.
+    anchor: str = ""
     # Validation metric that decides which checkpoint is best; of language models the loss does. `translate`: loss or BLEU. `embed`:
     # loss or retrieval, the default. `classify`, `tag`: `score`, the default, is the first one that is measured (accuracy of one
     # label, F1 of several and of B-/I- tags, Spearman of numbers).
@@ -521,13 +528,16 @@ def _refuse_unknown(given: Iterable[str], known: Sequence[str] | Mapping[str, An
             raise UserError(f"{where}{space}{key} is not known; {hint}")
 
 
+_OPEN = ("preset", "dropout", "attention_dropout", "head")  # what may be set with model.preset = "init"
+
+
 def _model_recipe(values: Mapping[str, Any], where: str) -> ModelRecipe:
     preset = values.get("preset", "base")
     if not isinstance(preset, str) or (preset not in PRESETS and preset != INIT):
         raise UserError(f"{where}: model.preset must be one of {', '.join(PRESETS)}, {INIT}, but is {preset!r}")
-    if preset == INIT and (shape := [key for key in values if key not in ("preset", "dropout", "head")]):
+    if preset == INIT and (shape := [key for key in values if key not in _OPEN]):
         raise UserError(
-            f"{where}: model.{shape[0]} must not be set with model.preset = 'init'; only model.dropout may differ from train.init"
+            f"{where}: model.{shape[0]} must not be set with model.preset = 'init'; only dropout may differ from train.init"
         )
     hints = get_type_hints(ModelConfig)
     fields = {k: _convert(v, hints[k], f"{where}: model.{k}") for k, v in values.items() if k != "preset"}
@@ -876,6 +886,8 @@ def _check_head(recipe: Recipe, where: str) -> None:
         raise UserError(f"{where}: train.rdrop must be 0 for {settings.title}, but is {train.rdrop}")
     if settings.has_own_head and train.shard:
         raise UserError(f"{where}: train.shard must be false for {settings.title}")
+    if train.anchor:
+        _check_anchor(recipe, where)
     if train.fit_head and not train.init:
         raise UserError(f"{where}: train.fit_head needs train.init, the encoder whose vectors the head is fitted to")
     if not settings.can_smooth and train.label_smoothing:
@@ -886,6 +898,20 @@ def _check_head(recipe: Recipe, where: str) -> None:
     for label, weight in weights.items() if isinstance(weights, dict) else ():
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
             raise UserError(f"{where}: train.class_weights.{label} must be a number above 0, but is {weight!r}")
+
+
+def _check_anchor(recipe: Recipe, where: str) -> None:
+    train, data = recipe.train, recipe.data
+    if not train.init:
+        raise UserError(f"{where}: train.anchor needs train.init, the model whose vectors stay as they are")
+    if recipe.tokenizer.extend:
+        raise UserError(f"{where}: tokenizer.extend must be 0 with train.anchor, whose texts must be read as before")
+    if data.anchored_column(train.anchor) is None:
+        shown = ", ".join(f"{source} and {target}" for source, target in data.directions)
+        raise UserError(
+            f"{where}: train.anchor must be the source of all corpora or the target of all, but is {train.anchor!r}; they are "
+            f"{shown}"
+        )
 
 
 def _check_init(recipe: Recipe, where: str) -> None:

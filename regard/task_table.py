@@ -163,7 +163,7 @@ TASK_SETTINGS: dict[str, TaskSettings] = {
         title="the task embed",
         noun="pair",
         scored="Pairs",
-        fields=_fields(data="source target max_ratio deduplicate", train="monitor temperature"),
+        fields=_fields(data="source target max_ratio deduplicate", train="monitor temperature anchor"),
         defaults={
             "data": {"max_length": 128},
             "model": {"decoder_layers": 0, "head": {"kind": "vector", "pooling": "mean", "normalize": True}},

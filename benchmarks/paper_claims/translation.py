@@ -188,7 +188,8 @@ def run_transformer(race: Race, name: str, rate: float) -> Run:
     path = pick_fast_path(train, race.config, device, 1)
     ranks = Ranks(device=device)
     feed = make_feed(recipe, race.data.store, race.data.tokenizer, path, ranks)
-    update = make_update(recipe, model, make_optimizer(model, train), feed, path, race.bench.dtype, Display(), ranks)
+    optimizer = make_optimizer(model, train)
+    update = make_update(recipe, translate.loss, model, optimizer, feed, path, race.bench.dtype, Display(), ranks)
     run = Run(name, rate, model, race.bench.dtype)
     try:
         timed_run(race, run, update, ((each.parts, each.count) for each in feed), train)

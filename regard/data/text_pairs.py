@@ -106,6 +106,14 @@ class TextPairBatch:
         return on_device(self, device, non_blocking)
 
 
+def one_side(batch: TextPairBatch, side: int) -> tuple[Tensor, SequenceLayout]:
+    """The first texts of all pairs, or with `side` 1 the second ones: their ids, and where each lies."""
+    layout = batch.layout
+    sizes = [size // 2 for size in layout.tile_sizes]  # a tile has whole pairs
+    alone = SequenceLayout.from_lengths(layout.lengths[side::2], layout.device, sizes)
+    return batch.ids[layout.sequence_ids % 2 == side], alone
+
+
 def make_pair_batch(gathered: GatheredPairs, temperature: float, tile_sizes: Sequence[int] = ()) -> TextPairBatch:
     """Pairs as a batch of any shape; `tile_sizes` are the pairs of each tile."""
     return TextPairBatch(

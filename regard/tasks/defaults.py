@@ -16,7 +16,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.models.transformer import Transformer
 from regard.recipe import Recipe
 from regard.settings import HeadConfig
-from regard.tasks.task import Baseline
+from regard.tasks.task import Baseline, LossFunction
 
 
 def complete(recipe: Recipe, head: HeadConfig | None = None) -> Recipe:
@@ -28,6 +28,10 @@ def begin(model: Transformer, store: Store) -> None:
 
 
 def fit_head(recipe: Recipe, model: Transformer, store: Store, tokenizer: Tokenizer, device: torch.device) -> None:
+    return None
+
+
+def make_loss(recipe: Recipe, start: Transformer) -> LossFunction | None:
     return None
 
 

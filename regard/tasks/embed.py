@@ -27,12 +27,14 @@ from regard.data.text_pairs import (
     TextPairSlots,
     fit_pair_slots,
     make_pair_batch,
+    one_side,
 )
 from regard.data.tokenizer import Tokenizer
 from regard.device import pick_device
 from regard.evaluate import Scores
 from regard.generate.engines.torch_engine import load_model
-from regard.models.contrastive import contrastive_loss
+from regard.layout import Layout
+from regard.models.contrastive import anchor_loss, contrastive_loss
 from regard.models.heads import SequenceHead
 from regard.models.loss import Loss
 from regard.models.token_loss import TokenLoss
@@ -44,7 +46,7 @@ from regard.tasks.counting import PIECES_PER_WORD
 from regard.tasks.defaults import baseline, begin, complete, examine, fit_head
 from regard.tasks.embed_plan import outlook, plan, too_little, verdict
 from regard.tasks.retrieval import RetrievalValidator
-from regard.tasks.task import Say
+from regard.tasks.task import LossFunction, Say
 from regard.tasks.translate import (
     clean_options,
     find_corpora,
@@ -55,10 +57,10 @@ from regard.tasks.translate import (
 )
 
 __all__ = [
-    "COLUMNS", "HELD_OUT", "NOUN", "about_store", "baseline", "begin", "clean_options", "complete", "count", "describe", "doubts",
-    "encode_records", "examine", "find_corpora", "find_corpus", "fit_head", "hold_out", "loss", "made_up_batch", "make_batches",
-    "make_validator", "measure_weights", "outlook", "plan", "read", "score_test_set", "too_little", "typical_length", "verdict",
-    "vocabulary_lines", "write_held_out",
+    "COLUMNS", "HELD_OUT", "NOUN", "about_store", "baseline", "begin", "clean_options", "complete", "count", "describe",
+    "doubts", "encode_records", "examine", "find_corpora", "find_corpus", "fit_head", "hold_out", "loss", "made_up_batch",
+    "make_batches", "make_loss", "make_validator", "measure_weights", "outlook", "plan", "read", "score_test_set", "too_little",
+    "typical_length", "verdict", "vocabulary_lines", "write_held_out",
 ]  # fmt: skip
 
 NOUN = "pair"
@@ -133,12 +135,40 @@ def make_batches(recipe: Recipe, store: Store, tokenizer: Tokenizer, with_slots:
 def loss(model: Transformer, batch: TextPairBatch | TextPairSlotBatch, token_loss: TokenLoss) -> Loss:
     """The contrastive loss. Negatives come from the same micro-batch, so `train.accumulate` and further processes leave each text
     fewer of them."""
+    vectors = _pooled(model, batch.ids, batch.layout)
+    with torch.autocast(vectors.device.type, enabled=False):  # in bf16 a cosine has two digits
+        return contrastive_loss(_by_pair(vectors, batch.groups), batch.groups, batch.scale)
+
+
+def _pooled(model: Transformer, ids: Tensor, layout: Layout) -> Tensor:
+    """(sequences, d_model)"""
     assert isinstance(model.head, SequenceHead)
-    pooled = model.head.pooled(model.states(batch.ids, batch.layout), batch.layout)
-    with torch.autocast(pooled.device.type, enabled=False):  # in bf16 a cosine has two digits
-        # (sequences, d_model) -> (pairs, 2, d_model); the sequences that empty rows form come last
-        vectors = pooled[: batch.groups.numel()].view(len(batch.groups), 2, -1)
-        return contrastive_loss(vectors, batch.groups, batch.scale)
+    return model.head.pooled(model.states(ids, layout), layout)
+
+
+def _by_pair(vectors: Tensor, groups: Tensor) -> Tensor:
+    """(sequences, d_model) -> (pairs, 2, d_model); the sequences that empty rows form come last."""
+    return vectors[: groups.numel()].view(len(groups), 2, -1)
+
+
+def make_loss(recipe: Recipe, start: Transformer) -> LossFunction | None:
+    """With `train.anchor` the contrastive loss, and how far the vectors of that language have moved away from those of `start`."""
+    side = recipe.data.anchored_column(recipe.train.anchor)
+    if side is None:
+        return None
+    start.eval().requires_grad_(False)
+
+    def anchored(model: Transformer, batch: TextPairBatch, token_loss: TokenLoss) -> Loss:
+        vectors = _pooled(model, batch.ids, batch.layout)
+        with torch.no_grad():
+            before = _pooled(start, *one_side(batch, side))
+        with torch.autocast(vectors.device.type, enabled=False):
+            vectors = _by_pair(vectors, batch.groups)
+            found = contrastive_loss(vectors, batch.groups, batch.scale)
+            moved = anchor_loss(vectors[:, side], before, batch.groups)
+        return replace(found, total=found.total + moved)
+
+    return anchored
 
 
 def typical_length(recipe: Recipe) -> int:

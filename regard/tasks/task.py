@@ -29,6 +29,7 @@ from regard.recipe import Recipe
 from regard.settings import HeadConfig
 
 Say = Callable[[str], None]
+LossFunction = Callable[[Transformer, Any, TokenLoss], Loss]  # model, batch
 
 
 class Validator(Protocol):
@@ -225,6 +226,11 @@ class Task(Protocol):
     def loss(self, model: Transformer, batch: Any, token_loss: TokenLoss) -> Loss:
         """The loss of a batch, as sums and a count. A task that predicts tokens calls `token_loss`; another takes its smoothing,
         and is trained on the plain path, without R-Drop."""
+        ...
+
+    def make_loss(self, recipe: Recipe, start: Transformer) -> LossFunction | None:
+        """The loss of a run with `train.anchor`, which compares with the model that the run starts from; None: the task has no
+        such loss."""
         ...
 
     def typical_length(self, recipe: Recipe) -> int:

@@ -45,6 +45,7 @@ from regard.tasks.defaults import begin as begin
 from regard.tasks.defaults import complete as complete
 from regard.tasks.defaults import examine as examine
 from regard.tasks.defaults import fit_head as fit_head
+from regard.tasks.defaults import make_loss as make_loss
 from regard.tasks.measuring import BATCH_TOKENS, perplexity, sum_nll
 from regard.tasks.task import Say
 from regard.tasks.translation_plan import plan as plan

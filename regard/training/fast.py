@@ -90,6 +90,8 @@ def plain_path_field(train: TrainRecipe, config: ModelConfig) -> str:
     """The field of the recipe that rules out the fast path; empty: none does."""
     if config.head_settings.kind not in ("tokens", "vector"):
         return f"a head for {config.head_settings.kind}"
+    if train.anchor:
+        return "train.anchor"
     if train.shard or train.recompute:
         return "train.shard" if train.shard else "train.recompute"
     # The Triton kernel for attention takes neither of these, and its twin holds a score for every pair of rows of a batch.

@@ -21,9 +21,9 @@ from regard.parallel.ranks import Ranks
 from regard.progress import counted, duration
 from regard.recipe import Recipe, TrainRecipe
 from regard.tasks import TASKS
-from regard.tasks.task import Validator
+from regard.tasks.task import LossFunction, Validator
 from regard.training.check import pick_fast_path
-from regard.training.checkpoint import load_checkpoint, save_start
+from regard.training.checkpoint import load_checkpoint, load_start, save_start
 from regard.training.display import Display
 from regard.training.fast import FastPath, missing_requirement
 from regard.training.fine_tuning import init_shown, load_init_weights
@@ -56,6 +56,7 @@ def make_trainer(
     autocast = compute_dtype(recipe.train.precision, device)
     checkpoint = ranks.broadcast(opened.checkpoint)
     model, shadow = make_model(recipe, data, folder, display, ranks, is_fresh=checkpoint is None)
+    loss = make_loss(recipe, model, folder, ranks, is_fresh=checkpoint is None)
     optimizer = make_optimizer(model, recipe.train)
     path = pick_fast_path(recipe.train, model.config, device, ranks.size)
     feed = make_feed(recipe, store, tokenizer, path, ranks)
@@ -87,7 +88,7 @@ def make_trainer(
         + (f"; {ranks.size} processes" if ranks.size > 1 else "")
     )
     display.start(length.total_steps, length.total_seconds)
-    apply = make_update(recipe, model, optimizer, feed, path, autocast, display, ranks)
+    apply = make_update(recipe, loss, model, optimizer, feed, path, autocast, display, ranks)
     return Trainer(
         recipe.train, model, shadow, optimizer, feed, apply, store, tokenizer, validator, length, state, folder.checkpoints,
         logs, display, autocast, ranks, data_fingerprint(tokenizer, store, data.valid),
@@ -131,6 +132,17 @@ def make_model(
     if recipe.train.recompute:
         recompute_layers(model)
     return model, shadow
+
+
+def make_loss(recipe: Recipe, model: Transformer, folder: RunFolder, ranks: Ranks, is_fresh: bool) -> LossFunction:
+    """The task's loss, or with `train.anchor` one that compares with the model as it was before the first step."""
+    task = TASKS[recipe.task]
+    if not recipe.train.anchor:
+        return task.loss
+    start = copy.deepcopy(model)
+    if not is_fresh:
+        start.load_state_dict(load_start(folder.start))
+    return task.make_loss(recipe, start.to(ranks.device)) or task.loss
 
 
 def fit_head(recipe: Recipe, model: Transformer, data: PreparedData, display: Display, ranks: Ranks) -> None:
@@ -190,6 +202,7 @@ def make_validator(recipe: Recipe, data: PreparedData, ranks: Ranks) -> Validato
 
 def make_update(
     recipe: Recipe,
+    loss: LossFunction,
     model: Transformer,
     optimizer: torch.optim.Optimizer,
     feed: Feed,
@@ -199,7 +212,7 @@ def make_update(
     ranks: Ranks,
 ) -> PlainUpdate | SlotUpdate:
     """Computes updates on the plain path (`path` is None) or on the fast path."""
-    train, loss = recipe.train, TASKS[recipe.task].loss
+    train = recipe.train
     options = UpdateOptions(train.label_smoothing, train.clip, autocast, train.rdrop)
     if path is None:
         return PlainUpdate(loss, model, optimizer, options, ranks)

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from regard.data.batch import on_device
 from regard.data.slot_batch import SlotShape
 from regard.layout import SlotLayout
-from regard.models.loss import Loss
 from regard.models.stack import Stack
 from regard.models.token_loss import TokenLoss
 from regard.models.transformer import Transformer
@@ -30,10 +29,10 @@ from regard.nn.block import set_fused
 from regard.nn.embedding import SinusoidalPositions
 from regard.nn.kernels import Kernel, choose
 from regard.parallel.ranks import Ranks
+from regard.tasks.task import LossFunction
 from regard.training.fast import FastPath
 from regard.training.sharded import gathered
 
-LossFunction = Callable[[Transformer, Any, TokenLoss], Loss]  # of a task: model, batch
 WARM_UPDATES = 3  # before the capture; ordinary updates that also compile
 AHEAD = 2  # updates that the host may be ahead of the device
 

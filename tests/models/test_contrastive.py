@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from regard.models.contrastive import contrastive_loss
+from regard.models.contrastive import ANCHOR, anchor_loss, contrastive_loss
 
 SCALE = torch.tensor(20.0)
 
@@ -63,3 +63,18 @@ def test_empty_pairs_add_nothing_and_are_no_negatives() -> None:
     nothing = contrastive_loss(vectors, torch.full_like(groups, -1), SCALE)
     assert float(nothing.total.detach()) == 0.0
     assert not torch.autograd.grad(nothing.total, vectors)[0].any()
+
+
+def test_an_anchor_is_the_squared_distance_of_unit_vectors() -> None:
+    # sentence-transformers' MSELoss, as documented: the mean over all numbers of both vectors.
+    vectors, before, groups = vectors_of(6)[:, 0].requires_grad_(), 3.0 * vectors_of(6, seed=1)[:, 0], distinct(6)
+    unit, held = functional.normalize(vectors, dim=-1), functional.normalize(before, dim=-1)
+    found = anchor_loss(vectors, before, groups)
+    assert float(found.detach()) == pytest.approx(ANCHOR * 6 * 8 * float(functional.mse_loss(unit, held).detach()))
+    assert float(found.detach()) == pytest.approx(
+        ANCHOR * float((2 - 2 * (unit * held).sum(-1)).sum().detach()), rel=1e-5
+    )
+    groups[4:] = -1  # empty pairs
+    alone = anchor_loss(vectors[:4], before[:4], groups[:4])
+    assert float(anchor_loss(vectors, before, groups).detach()) == pytest.approx(float(alone.detach()))
+    assert float(anchor_loss(5.0 * held, before, distinct(6))) == pytest.approx(0.0, abs=1e-6)

@@ -312,6 +312,88 @@ def test_a_run_starts_from_a_masked_language_model(encoder: Path, tmp_path: Path
         quiet(tmp_path / "recipe.toml", tmp_path / "other", "train.init=en-de")
 
 
+FRENCH = "un deux trois quatre cinq six sept huit neuf dix rouge bleu vert noir blanc".split()
+
+
+@pytest.fixture(scope="module")
+def anchored(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recipe that teaches the model French."""
+    folder = tmp_path_factory.mktemp("anchored")
+    values = recipe_values(folder, init=str(run[1]), anchor="en", lr=3e-3, steps=80)
+    words = dict(zip(GERMAN, FRENCH, strict=True))
+    for name in ("train", "test"):
+        german = (folder / f"{name}.de").read_text(encoding="utf-8")
+        french = " ".join(words.get(word, word) for word in german.replace("\n", " \n ").split(" "))
+        (folder / f"{name}.fr").write_text(french.replace(" \n ", "\n"), encoding="utf-8")
+    values["data"] |= {"target": "fr", "train": "train.{en,fr}", "valid": "test.{en,fr}", "test": "test.{en,fr}"}
+    values["model"] = {"preset": "init"}
+    del values["tokenizer"]
+    (folder / "recipe.toml").write_text(recipe_from_dict(values).to_toml(), encoding="utf-8")
+    return folder / "recipe.toml"
+
+
+@pytest.fixture(scope="module")
+def taught(anchored: Path) -> Path:
+    quiet(anchored, anchored.parent / "run")
+    return anchored.parent / "run"
+
+
+def cosines_with(before: Path, after: Path, texts: list[str]) -> float:
+    """The mean cosine between the vectors of both models."""
+    one, other = (regard.load(model, engine="torch", device="cpu").embed(texts) for model in (before, after))
+    return float((one * other).sum(axis=1).mean())
+
+
+def test_an_anchored_language_stays_while_another_is_learnt(
+    run: Run, anchored: Path, taught: Path, tmp_path: Path
+) -> None:
+    quiet(anchored, tmp_path / "free", 'train.anchor=""')
+    found = {name: load_bundle(folder / "model").facts["test"]["metrics"] for name, folder in
+             {"anchored": taught, "free": tmp_path / "free"}.items()}  # fmt: skip
+    assert found["anchored"]["retrieval accuracy"]["score"] > 80 and found["free"]["retrieval accuracy"]["score"] > 80
+    english = list(dict.fromkeys(source for source, _ in pairs(100, 5)))
+    stayed, moved = (cosines_with(run[1], folder, english) for folder in (taught, tmp_path / "free"))
+    assert stayed > 0.95 and 1 - stayed < 0.5 * (1 - moved)
+    # So French lies beside the German that it was never shown with.
+    german, french = (
+        regard.load(taught, engine="torch", device="cpu").embed([" ".join(words[n : n + 3]) for n in range(13)])
+        for words in (GERMAN, FRENCH)
+    )
+    assert np.mean((french @ german.T).argmax(axis=1) == np.arange(13)) > 0.6
+
+
+def test_the_anchored_side_may_be_the_second(anchored: Path, run: Run, tmp_path: Path) -> None:
+    sides = ("data.source=fr", "data.target=en", "data.train=train.{fr,en}", "data.valid=test.{fr,en}", "data.test=0")
+    quiet(anchored, tmp_path / "run", *sides)
+    english = list(dict.fromkeys(source for source, _ in pairs(100, 5)))
+    assert cosines_with(run[1], tmp_path / "run", english) > 0.95
+
+
+@pytest.mark.slow
+def test_a_killed_anchored_run_ends_with_the_same_weights(anchored: Path, taught: Path, tmp_path: Path) -> None:
+    killed = tmp_path / "killed"
+    process = fork([held(tmp_path, 27), "train", str(anchored), "--out", str(killed)])
+    kill_when(process, lambda: (killed / "checkpoints" / "step-000020").exists(), signal.SIGKILL)
+    assert "resuming from step 20" in quiet(anchored, killed, resume=True)
+    assert_same_weights(taught, killed)
+
+
+def test_an_anchor_that_does_not_fit_is_refused(
+    run: Run, anchored: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def said(recipe: Path, *sets: str) -> str:
+        options = [part for each in sets for part in ("--set", each)]
+        return fails(capfd, "train", str(recipe), "--out", str(tmp_path / "run"), *options)
+
+    assert "train.anchor needs train.init, the model whose vectors stay as they are" in said(run[0], "train.anchor=en")
+    wanted = "train.anchor must be the source of all corpora or the target of all, but is 'de'; they are en and fr"
+    assert wanted in said(anchored, "train.anchor=de")
+    assert "tokenizer.extend must be 0 with train.anchor" in said(anchored, "tokenizer.extend=10")
+    assert "train.fast must be auto or off, since train.anchor needs the plain path" in said(
+        anchored, "train.fast=slots"
+    )
+
+
 def test_a_run_starts_from_a_model_of_sentence_transformers_with_its_tokenizer(tmp_path: Path) -> None:
     _, given = vector_model(tmp_path / "theirs", pooling="cls_token", normalize=False)
     write_data(tmp_path / "data")
