@@ -135,11 +135,15 @@ def _baseline(baseline: Mapping[str, Any]) -> list[str]:
 
 
 def _scores(scores: Mapping[str, Any]) -> list[str]:
-    """A table of scores on several test sets, {set: output of `regard evaluate --json`}, with their signatures."""
+    """A table of scores on several test sets, {set: output of `regard evaluate --json`}, with their signatures. A set may lack
+    metrics that another has."""
     if not scores:
         return []
-    metrics = next(iter(scores.values()))["metrics"]
-    keys = [key for key in ("bleu", "chrf") if key in metrics] or list(metrics)
+    metrics: dict[str, Any] = {}
+    for score in scores.values():
+        for key, metric in score["metrics"].items():
+            metrics.setdefault(key, metric)
+    keys: list[str] = [key for key in ("bleu", "chrf") if key in metrics] or list(metrics)
     names = {key: metrics[key]["name"] for key in keys}
     lines = [
         "",
@@ -149,7 +153,7 @@ def _scores(scores: Mapping[str, Any]) -> list[str]:
         "|---|---|" + "---|" * len(names),
     ]
     for test_set, score in scores.items():
-        values = [_score(score["metrics"][key]) for key in names]
+        values = [_score(score["metrics"][key]) if key in score["metrics"] else "" for key in names]
         lines.append(f"| {test_set} | {score['sentences']:,} | {' | '.join(values)} |")
     return [*lines, "", *(f"- {metrics[key]['name']}: `{metrics[key]['signature']}`" for key in names)]
 

@@ -120,8 +120,9 @@ class DataRecipe:
         return tuple(dict.fromkeys(map(self.direction, self.train)))
 
     def anchored_column(self, label: str) -> int | None:
-        """0 if this is the source of all directions, 1 if it is the target of all, else None."""
-        return next((side for side in (0, 1) if all(pair[side] == label for pair in self.directions)), None)
+        """0 if this is the source of all directions, 1 if it is the target of all, else None, also where it is both."""
+        sides = [side for side in (0, 1) if all(pair[side] == label for pair in self.directions)]
+        return sides[0] if len(sides) == 1 else None
 
     def direction(self, entry: CorpusEntry) -> tuple[str, str]:
         """Source and target of a corpus."""
@@ -228,8 +229,9 @@ class TrainRecipe:
     whole_words: bool = False  # `fill`: choose a share of the words, and all tokens of each (whole-word masking)
     # `embed`: cosines are divided by it before the softmax over the batch; the smaller, the more the nearest negatives count.
     temperature: float = 0.05
-    # `embed`, with `init`: the language that the model in `init` knows, one of both sides. The vectors of its texts are held where
-    # that model has them, and those of the other side are drawn there, so that the model learns a language and forgets nothing.
+    # `embed`, with `init`: the language that the model in `init` knows, `data.source` or `data.target`. The vectors of its texts
+    # are held near those of that model, and those of the other side are drawn there, so that a model learns a language and forgets
+    # little.
     anchor: str = ""
     # Validation metric that decides which checkpoint is best; of language models the loss does. `translate`: loss or BLEU. `embed`:
     # loss or retrieval, the default. `classify`, `tag`: `score`, the default, is the first one that is measured (accuracy of one
@@ -537,7 +539,8 @@ def _model_recipe(values: Mapping[str, Any], where: str) -> ModelRecipe:
         raise UserError(f"{where}: model.preset must be one of {', '.join(PRESETS)}, {INIT}, but is {preset!r}")
     if preset == INIT and (shape := [key for key in values if key not in _OPEN]):
         raise UserError(
-            f"{where}: model.{shape[0]} must not be set with model.preset = 'init'; only dropout may differ from train.init"
+            f"{where}: model.{shape[0]} must not be set with model.preset = 'init'; only dropout, attention_dropout and head may "
+            "differ from train.init"
         )
     hints = get_type_hints(ModelConfig)
     fields = {k: _convert(v, hints[k], f"{where}: model.{k}") for k, v in values.items() if k != "preset"}
@@ -871,6 +874,8 @@ def _check_train(recipe: Recipe, where: str) -> None:
     if train.rdrop and not recipe.model.config(vocab_size=1000).dropout:
         raise UserError(f"{where}: train.rdrop needs model.dropout above 0, since its two passes must differ")
     _check_head(recipe, where)
+    if train.anchor:
+        _check_anchor(recipe, where)
     if train.monitor == "bleu" and not train.validate_sentences:
         raise UserError(f"{where}: train.monitor = 'bleu' needs train.validate_sentences above 0")
 
@@ -886,8 +891,6 @@ def _check_head(recipe: Recipe, where: str) -> None:
         raise UserError(f"{where}: train.rdrop must be 0 for {settings.title}, but is {train.rdrop}")
     if settings.has_own_head and train.shard:
         raise UserError(f"{where}: train.shard must be false for {settings.title}")
-    if train.anchor:
-        _check_anchor(recipe, where)
     if train.fit_head and not train.init:
         raise UserError(f"{where}: train.fit_head needs train.init, the encoder whose vectors the head is fitted to")
     if not settings.can_smooth and train.label_smoothing:
@@ -910,7 +913,7 @@ def _check_anchor(recipe: Recipe, where: str) -> None:
         shown = ", ".join(f"{source} and {target}" for source, target in data.directions)
         raise UserError(
             f"{where}: train.anchor must be the source of all corpora or the target of all, but is {train.anchor!r}; they are "
-            f"{shown}"
+            f"{shown}. Name the language that all have on the same side; source and target may be exchanged"
         )
 
 

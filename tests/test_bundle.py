@@ -246,3 +246,16 @@ def test_the_card_shows_scores_with_their_whole_signatures(tmp_path: Path) -> No
     metric = {"name": "BLEU", "score": 32.5, "confidence": 1.25, "signature": "nrefs:1|case:mixed"}
     card = make_card(dataclasses.replace(bundle, facts={**bundle.facts, "test": {"metrics": {"bleu": metric}}}))
     assert "- BLEU 32.50 ± 1.25, `nrefs:1|case:mixed`" in card.splitlines()
+
+
+def test_the_card_shows_sets_that_are_measured_differently_in_one_table(tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path / "bundle")
+    sets = {"similar": ("spearman", "Spearman", 82.3), "translations": ("retrieval", "retrieval accuracy", 91.25)}
+    scores = {
+        name: {"sentences": 7, "metrics": {key: {"name": shown, "score": score, "signature": f"of {name}"}}}
+        for name, (key, shown, score) in sets.items()
+    }
+    card = make_card(dataclasses.replace(bundle, facts={**bundle.facts, "scores": scores}))
+    assert "| test set | sentences | Spearman | retrieval accuracy |" in card
+    assert "| similar | 7 | 82.30 |  |" in card and "| translations | 7 |  | 91.25 |" in card
+    assert "- Spearman: `of similar`" in card and "- retrieval accuracy: `of translations`" in card

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -239,8 +240,7 @@ def _evaluate_vectors(arguments: argparse.Namespace, sources: list[str], referen
         sys.stderr.write(f"note: {left_out:,} of {len(pairs):,} pairs left out, since a side is empty\n")
     texts = RetrievalSet(filled, (arguments.source.name, arguments.reference.name))
     model = load_model(arguments, task="embed")
-    first, second = (model.embed(side, progress=True) for side in texts.sides)
-    scores = texts.scores(first, second)
+    scores = texts.measured(partial(model.embed, progress=True))
     print_result(arguments, scores.to_json(), scores.lines())
 
 

@@ -14,7 +14,7 @@ from regard.data.arrays import Int64Array, IntArray
 from regard.data.sampler import even_cuts
 
 T = TypeVar("T")
-SMALL_TILE = 48  # rows; smaller tiles would only be more of them
+OWN_TILE = 96  # rows from which on a text has a tile to itself
 
 
 def on_device(batch: T, device: torch.device | str, non_blocking: bool = False) -> T:
@@ -96,26 +96,21 @@ def plan_tiles(*columns: IntArray) -> tuple[Int64Array, list[int]]:
 
 
 def plan_by_length(costs: IntArray) -> tuple[Int64Array, list[int]]:
-    """As `plan_tiles` for records of one sequence each, but with smaller tiles for shorter records: every score of a tile is
-    computed, so a batch of short texts with a long one among them would mostly compute what it then hides.
+    """As `plan_tiles` for records of one sequence each, where long ones have tiles of their own, the longest first: every score of
+    a tile is computed, so short texts that fill the tiles of a long one would mostly compute what is then hidden.
 
-    `costs` are the lengths with all marks. Records of at most half the longest one are planned on their own, and so on.
+    `costs` are the lengths with all marks.
 
-    >>> order, sizes = plan_by_length(np.array([20, 200, 180, 30, 60]))
+    >>> order, sizes = plan_by_length(np.array([20, 200, 100, 30, 50]))
     >>> order.tolist(), sizes
     ([1, 2, 4, 3, 0], [1, 1, 1, 2])
     """
-    left = np.argsort(-np.asarray(costs), kind="stable")
-    orders: list[Int64Array] = []
-    sizes: list[int] = []
-    while len(left):
-        half = int(costs[left[0]]) // 2
-        is_long = costs[left] > (half if half >= SMALL_TILE else -1)
-        order, more = plan_tiles(np.asarray(costs)[left[is_long]] - 1)
-        orders.append(left[is_long][order])
-        sizes += more
-        left = left[~is_long]
-    return np.concatenate(orders) if orders else left, sizes
+    costs = np.asarray(costs)
+    longest_first = np.argsort(-costs, kind="stable")
+    num_long = int((costs >= OWN_TILE).sum())
+    long, rest = longest_first[:num_long], longest_first[num_long:]
+    order, sizes = plan_tiles(costs[rest] - 1)  # it counts one mark itself
+    return np.concatenate([long, rest[order]]), [1] * num_long + sizes
 
 
 def split_indices(indices: Int64Array, lengths: IntArray, parts: int) -> list[Int64Array]:

@@ -28,8 +28,8 @@ FUSED_CHUNK_ELEMENTS = 1 << 29  # likewise with Triton, which holds no second te
 class Loss:
     """Sums over the tokens of a batch, and the number of tokens."""
 
-    total: Tensor  # label-smoothed cross-entropy: what is differentiated
-    nll: Tensor  # negative log-likelihood of the labels, without smoothing: what perplexity is computed from
+    total: Tensor  # the objective, which is differentiated: cross-entropy, label-smoothed or with what the task adds
+    nll: Tensor  # negative log-likelihood of the labels, with nothing added: what perplexity is computed from
     count: int
 
 

@@ -18,7 +18,7 @@ from regard.training.report import points, sample_histories
 
 _CURVES = {  # name on the page -> kind of record and its field
     "training": ("train", "nll"),
-    "smoothed": ("train", "loss"),
+    "objective": ("train", "loss"),
     "validation": ("valid", "loss"),
     "bleu": ("valid", "bleu"),
     "chrf": ("valid", "chrf"),

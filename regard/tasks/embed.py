@@ -57,10 +57,10 @@ from regard.tasks.translate import (
 )
 
 __all__ = [
-    "COLUMNS", "HELD_OUT", "NOUN", "about_store", "baseline", "begin", "clean_options", "complete", "count", "describe",
-    "doubts", "encode_records", "examine", "find_corpora", "find_corpus", "fit_head", "hold_out", "loss", "made_up_batch",
-    "make_batches", "make_loss", "make_validator", "measure_weights", "outlook", "plan", "read", "score_test_set", "too_little",
-    "typical_length", "verdict", "vocabulary_lines", "write_held_out",
+    "COLUMNS", "HELD_OUT", "NOUN", "about_store", "anchored_loss", "baseline", "begin", "clean_options", "complete", "count",
+    "describe", "doubts", "encode_records", "examine", "find_corpora", "find_corpus", "fit_head", "hold_out", "loss",
+    "made_up_batch", "make_batches", "make_validator", "measure_weights", "outlook", "plan", "read", "score_test_set",
+    "too_little", "typical_length", "verdict", "vocabulary_lines", "write_held_out",
 ]  # fmt: skip
 
 NOUN = "pair"
@@ -151,11 +151,8 @@ def _by_pair(vectors: Tensor, groups: Tensor) -> Tensor:
     return vectors[: groups.numel()].view(len(groups), 2, -1)
 
 
-def make_loss(recipe: Recipe, start: Transformer) -> LossFunction | None:
-    """With `train.anchor` the contrastive loss, and how far the vectors of that language have moved away from those of `start`."""
-    side = recipe.data.anchored_column(recipe.train.anchor)
-    if side is None:
-        return None
+def anchored_loss(start: Transformer, side: int) -> LossFunction:
+    """The contrastive loss, and how far the vectors of this side have moved away from those of `start`."""
     start.eval().requires_grad_(False)
 
     def anchored(model: Transformer, batch: TextPairBatch, token_loss: TokenLoss) -> Loss:

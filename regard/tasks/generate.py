@@ -33,7 +33,7 @@ from regard.models.loss import Loss
 from regard.models.token_loss import TokenLoss
 from regard.models.transformer import Transformer
 from regard.recipe import Recipe
-from regard.tasks.defaults import about_store, baseline, begin, complete, examine, fit_head, make_loss
+from regard.tasks.defaults import about_store, anchored_loss, baseline, begin, complete, examine, fit_head
 from regard.tasks.measuring import BATCH_TOKENS, sum_nll
 from regard.tasks.samples import ContinuationSampler
 from regard.tasks.text import (
@@ -58,10 +58,10 @@ from regard.tasks.text_verdict import outlook, verdict
 from regard.writing.chat_records import encode_texts as encode_records
 
 __all__ = [
-    "COLUMNS", "HELD_OUT", "NOUN", "about_store", "baseline", "begin", "clean_options", "complete", "count", "describe",
-    "doubts", "encode_records", "examine", "find_corpora", "find_corpus", "fit_head", "hold_out", "loss", "made_up_batch",
-    "make_batches", "make_loss", "make_validator", "measure_weights", "outlook", "plan", "read", "score_test_set", "too_little",
-    "typical_length", "verdict", "vocabulary_lines", "write_held_out",
+    "COLUMNS", "HELD_OUT", "NOUN", "about_store", "anchored_loss", "baseline", "begin", "clean_options", "complete", "count",
+    "describe", "doubts", "encode_records", "examine", "find_corpora", "find_corpus", "fit_head", "hold_out", "loss",
+    "made_up_batch", "make_batches", "make_validator", "measure_weights", "outlook", "plan", "read", "score_test_set",
+    "too_little", "typical_length", "verdict", "vocabulary_lines", "write_held_out",
 ]  # fmt: skip
 
 

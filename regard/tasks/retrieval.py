@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +56,11 @@ class RetrievalSet:
         if loss is not None:
             metrics.append(Metric("loss", loss, f"pairs:{len(self.places)}|batch:{LOSS_PAIRS}"))
         return Scores(tuple(metrics), len(self.places))
+
+    def measured(self, embed: Callable[[list[str]], FloatArray]) -> Scores:
+        """The scores of a model that makes vectors of texts."""
+        first, second = map(embed, self.sides)
+        return self.scores(first, second)
 
 
 def _nearest(queries: FloatArray, texts: FloatArray) -> Iterator[int]:

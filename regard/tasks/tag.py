@@ -23,7 +23,7 @@ from regard.evaluate import Scores
 from regard.files import write_atomic
 from regard.recipe import MAX_SHARE, Recipe, Words
 from regard.settings import HeadConfig
-from regard.tasks.defaults import make_loss
+from regard.tasks.defaults import anchored_loss
 from regard.tasks.label_notes import doubts_of_words
 from regard.tasks.label_plan import plan_words as plan
 from regard.tasks.label_validation import LabelValidator
@@ -54,10 +54,10 @@ from regard.tasks.labelled import (
 from regard.tasks.task import Baseline, Say
 
 __all__ = [
-    "COLUMNS", "HELD_OUT", "NOUN", "about_store", "baseline", "begin", "clean_options", "complete", "count", "describe",
-    "doubts", "encode_records", "examine", "find_corpora", "find_corpus", "fit_head", "hold_out", "loss", "made_up_batch",
-    "make_batches", "make_loss", "make_validator", "measure_weights", "outlook", "plan", "read", "score_test_set", "too_little",
-    "typical_length", "verdict", "vocabulary_lines", "write_held_out",
+    "COLUMNS", "HELD_OUT", "NOUN", "about_store", "anchored_loss", "baseline", "begin", "clean_options", "complete", "count",
+    "describe", "doubts", "encode_records", "examine", "find_corpora", "find_corpus", "fit_head", "hold_out", "loss",
+    "made_up_batch", "make_batches", "make_validator", "measure_weights", "outlook", "plan", "read", "score_test_set",
+    "too_little", "typical_length", "verdict", "vocabulary_lines", "write_held_out",
 ]  # fmt: skip
 
 NOUN = WordsCorpus.noun

@@ -29,7 +29,7 @@ from regard.recipe import Recipe
 from regard.settings import HeadConfig
 
 Say = Callable[[str], None]
-LossFunction = Callable[[Transformer, Any, TokenLoss], Loss]  # model, batch
+LossFunction = Callable[[Transformer, Any, TokenLoss], Loss]  # model, batch, token loss
 
 
 class Validator(Protocol):
@@ -228,9 +228,8 @@ class Task(Protocol):
         and is trained on the plain path, without R-Drop."""
         ...
 
-    def make_loss(self, recipe: Recipe, start: Transformer) -> LossFunction | None:
-        """The loss of a run with `train.anchor`, which compares with the model that the run starts from; None: the task has no
-        such loss."""
+    def anchored_loss(self, start: Transformer, side: int) -> LossFunction:
+        """The loss with `train.anchor`: it compares this side of the records with what the model `start` makes of it."""
         ...
 
     def typical_length(self, recipe: Recipe) -> int:

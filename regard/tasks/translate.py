@@ -40,12 +40,12 @@ from regard.recipe import Recipe
 from regard.tasks.alignment import measure_alignment_heads
 from regard.tasks.counting import PIECES_PER_WORD, count_words
 from regard.tasks.defaults import about_store as about_store
+from regard.tasks.defaults import anchored_loss as anchored_loss
 from regard.tasks.defaults import baseline as baseline
 from regard.tasks.defaults import begin as begin
 from regard.tasks.defaults import complete as complete
 from regard.tasks.defaults import examine as examine
 from regard.tasks.defaults import fit_head as fit_head
-from regard.tasks.defaults import make_loss as make_loss
 from regard.tasks.measuring import BATCH_TOKENS, perplexity, sum_nll
 from regard.tasks.task import Say
 from regard.tasks.translation_plan import plan as plan

@@ -109,6 +109,8 @@ def check_init(recipe: Recipe) -> None:
     _check_shape(recipe, bundle)
     if recipe.train.rdrop and not recipe.model.config(1000).dropout:
         raise UserError("train.rdrop needs dropout, but the model in train.init has none; set model.dropout above 0")
+    if recipe.train.anchor:
+        _check_anchor(recipe, bundle)
     check_positions(recipe, "train.init")
     if bool(recipe.tokenizer.protect) != bundle.tokenizer.protects:
         how = "with" if bundle.tokenizer.protects else "without"
@@ -127,6 +129,20 @@ def check_init(recipe: Recipe) -> None:
         bundle.tokenizer.with_targets(target for _, target in recipe.data.directions)  # an imported one has no tags
 
 
+def _check_anchor(recipe: Recipe, bundle: Bundle) -> None:
+    """Refuse a model that has no vectors to hold, or other ones than the run would have."""
+    if bundle.task != recipe.task:
+        raise UserError(
+            f"train.init must be a model for the task {recipe.task} with train.anchor, but {shown_name(bundle.folder)} is one for "
+            f"the task {bundle.task}; train it on pairs of the language that it knows first"
+        )
+    wanted, there = recipe.model.config(1000).head_settings.pooling, bundle.config.head_settings.pooling
+    if wanted != there:
+        raise UserError(
+            f"model.head.pooling must be {there!r} with train.anchor, as in the model in train.init, but is {wanted!r}"
+        )
+
+
 def _check_shape(recipe: Recipe, bundle: Bundle) -> None:
     """Refuse settings of the model other than those of the init model: the first that differs by value, others by name."""
     wanted, there = (dataclasses.asdict(config) for config in (recipe.model.config(1000), bundle.config))
@@ -139,7 +155,7 @@ def _check_shape(recipe: Recipe, bundle: Bundle) -> None:
     more = f" (also different: {', '.join(others[:4])}{', ...' if others[4:] else ''})" if others else ""
     raise UserError(
         f"model.{first} must be {there[first]!r}, as in the model in train.init{family}, but is {wanted[first]!r}{more}; "
-        f"set model.preset = 'init', and nothing else in [model] but dropout, to take its shape"
+        f"set model.preset = 'init', and nothing else in [model] but dropouts and the head, to take its shape"
     )
 
 

@@ -102,7 +102,7 @@ def _tiles(train: Sequence[Record], valid: Sequence[Record], test: Sequence[Reco
 def _curves(train: Sequence[Record], valid: Sequence[Record]) -> str:
     best = best_validation(valid)
     ring = best["step"] if best else None
-    smoothed = points(train, "loss")  # the same without label smoothing
+    objective = points(train, "loss")  # with label smoothing, R-Drop or an anchor; without them it is the other
     speeds = Series("tokens per second", points(train, "tokens_per_second"), "one")
     charts = [
         chart(
@@ -112,7 +112,7 @@ def _curves(train: Sequence[Record], valid: Sequence[Record]) -> str:
             [
                 Series("training", points(train, "nll"), "one"),
                 Series("validation", points(valid, "loss"), "two", dots=True),
-                *([Series("smoothed labels", smoothed, "faint")] if smoothed != points(train, "nll") else []),
+                *([Series("objective", objective, "faint")] if objective != points(train, "nll") else []),
             ],
             lambda value: f"{value:.3f}",
             ring=ring,

@@ -139,10 +139,17 @@ def make_loss(recipe: Recipe, model: Transformer, folder: RunFolder, ranks: Rank
     task = TASKS[recipe.task]
     if not recipe.train.anchor:
         return task.loss
+    side = recipe.data.anchored_column(recipe.train.anchor)
+    assert side is not None  # a recipe whose text does not fit is refused
     start = copy.deepcopy(model)
     if not is_fresh:
-        start.load_state_dict(load_start(folder.start))
-    return task.make_loss(recipe, start.to(ranks.device)) or task.loss
+        try:
+            start.load_state_dict(load_start(folder.start))
+        except UserError as error:
+            raise UserError(
+                f"train.anchor compares with the model before the first step: {error}; without it start a new run with --out"
+            ) from None
+    return task.anchored_loss(start.to(ranks.device), side)
 
 
 def fit_head(recipe: Recipe, model: Transformer, data: PreparedData, display: Display, ranks: Ranks) -> None:

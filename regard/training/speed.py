@@ -8,6 +8,7 @@ the larger figure counts: by the clock, which is right on a machine without othe
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -128,7 +129,8 @@ def _made_up_update(
     num_parts = -(-train.accumulate // size)
     part_tokens = max(length, -(-batch_tokens // (num_parts * size)))
     tokens = num_parts * (part_tokens // length) * length
-    loss, path = TASKS[task].loss, pick_fast_path(train, config, device, size)
+    path = pick_fast_path(train, config, device, size)
+    loss = TASKS[task].anchored_loss(copy.deepcopy(model), 0) if train.anchor else TASKS[task].loss
     part, slots, count = TASKS[task].made_up_batch(config, part_tokens, length, path is not None)
     parts, count = [part] * num_parts, num_parts * count
     if path is None or slots is None:

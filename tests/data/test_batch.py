@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data.arrays import Int64Array
-from regard.data.batch import SMALL_TILE, plan_by_length, plan_tiles, split_indices
+from regard.data.batch import OWN_TILE, plan_by_length, plan_tiles, split_indices
 from regard.data.pairs import PairBatch, gather, make_batch
 from regard.data.store import store_in_memory
 from regard.data.tokenizer import Tokenizer
@@ -111,7 +111,7 @@ def test_shorter_texts_have_smaller_tiles(lengths: list[int]) -> None:
     assert sorted(order.tolist()) == list(range(len(costs))) and sum(sizes) == len(costs)
     for tile in np.split(order, np.cumsum(sizes)[:-1]) if sizes else []:
         longest = int(costs[tile].max())
-        assert costs[tile].sum() <= 2 * max(longest, SMALL_TILE)
+        assert len(tile) == 1 if longest >= OWN_TILE else costs[tile].sum() < OWN_TILE
 
 
 def test_a_long_text_does_not_make_the_tiles_of_short_ones_long() -> None:

@@ -19,7 +19,9 @@ from regard.cli import main
 from regard.data.corpus import Corpus
 from regard.data.feed import Part
 from regard.data.store import Store
+from regard.data.text_pairs import TextPairBatch, one_side
 from regard.errors import UserError
+from regard.layout import SequenceLayout
 from regard.models.token_loss import TokenLoss
 from regard.models.transformer import Transformer
 from regard.recipe import load_recipe, recipe_from_dict
@@ -241,11 +243,15 @@ def test_a_run_in_slots_learns_what_a_run_without_them_learns(run: Run, tmp_path
 
 
 @pytest.mark.slow
-def test_two_processes_make_the_run_of_one_with_two_micro_batches(run: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["plain", "anchored"])
+def test_two_processes_make_the_run_of_one_with_two_micro_batches(
+    run: Run, anchored: Path, tmp_path: Path, kind: str
+) -> None:
     # A text's negatives are those of its micro-batch: as many micro-batches, the same run.
-    quiet(run[0], tmp_path / "one", "train.accumulate=2", "train.steps=20")
+    recipe = anchored if kind == "anchored" else run[0]
+    quiet(recipe, tmp_path / "one", "train.accumulate=2", "train.steps=20")
     sets = ["--set", "train.steps=20"]
-    codes, said = together(2, "train", str(run[0]), "--out", str(tmp_path / "two"), *sets)
+    codes, said = together(2, "train", str(recipe), "--out", str(tmp_path / "two"), *sets)
     assert codes == [0, 0], said
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-3, abs=1e-4)
 
@@ -386,12 +392,53 @@ def test_an_anchor_that_does_not_fit_is_refused(
         return fails(capfd, "train", str(recipe), "--out", str(tmp_path / "run"), *options)
 
     assert "train.anchor needs train.init, the model whose vectors stay as they are" in said(run[0], "train.anchor=en")
-    wanted = "train.anchor must be the source of all corpora or the target of all, but is 'de'; they are en and fr"
+    wanted = (
+        "train.anchor must be the source of all corpora or the target of all, but is 'de'; they are en and fr. Name "
+    )
     assert wanted in said(anchored, "train.anchor=de")
+    assert "but is 'en'; they are en and en" in said(anchored, "data.target=en", "data.train=train.{en,fr}")
+    mixed = 'data.train=[{path = "a.{en,fr}"}, {path = "a.{fr,en}", source = "fr", target = "en"}]'
+    assert "but is 'en'; they are en and fr, fr and en" in said(anchored, mixed)
+    assert "model.head.pooling must be 'mean' with train.anchor, as in the model in train.init, but is 'first'" in said(
+        anchored, "model.head.pooling=first"
+    )
     assert "tokenizer.extend must be 0 with train.anchor" in said(anchored, "tokenizer.extend=10")
     assert "train.fast must be auto or off, since train.anchor needs the plain path" in said(
         anchored, "train.fast=slots"
     )
+
+
+def test_an_anchor_needs_a_model_that_has_vectors_of_texts(
+    encoder: Path, anchored: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--set", f"train.init={encoder}", "--out", str(tmp_path / "run")]
+    said = fails(capfd, "train", str(anchored), *options)
+    assert "train.init must be a model for the task embed with train.anchor, but" in said and "task fill" in said
+
+
+def test_an_anchored_run_that_lost_its_start_says_so(
+    anchored: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    quiet(anchored, folder, "train.steps=10")
+    (folder / "start" / "model.safetensors").unlink()
+    capfd.readouterr()
+    assert main(["train", str(anchored), "--out", str(folder), "--resume", "--set", "train.steps=20"]) == 2
+    said = capfd.readouterr().err
+    assert "train.anchor compares with the model before the first step" in said and "a new run with --out" in said
+
+
+def test_one_side_of_a_batch_is_what_lies_there() -> None:
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(3, 9, (6, 2))
+    ids = np.arange(lengths.sum())
+    layout = SequenceLayout.from_lengths(lengths.reshape(-1).tolist(), tile_sizes=(4, 2, 6))
+    batch = TextPairBatch(torch.from_numpy(ids), layout, torch.arange(12).view(6, 2), torch.tensor(20.0))
+    every = torch.from_numpy(ids).split(lengths.reshape(-1).tolist())
+    for side in (0, 1):
+        found, alone = one_side(batch, side)
+        assert found.tolist() == torch.cat(every[side::2]).tolist()
+        assert alone.lengths == tuple(lengths[:, side]) and alone.tile_sizes == (2, 1, 3)
 
 
 def test_a_run_starts_from_a_model_of_sentence_transformers_with_its_tokenizer(tmp_path: Path) -> None:

@@ -92,9 +92,9 @@ def test_report_shows_scores_curves_samples_settings_and_facts(tmp_path: Path) -
     for expected in ("en → de", "27.3", "44.4", "1.234", "3,500", "3 min 20 s", "flickr", "Vocabulary fitted"):
         assert expected in page, expected
     assert page.count("<svg") == 4
-    assert "smoothed labels" in page
+    assert "objective" in page
     plain = [one | {"nll": one["loss"]} if one["kind"] == "train" else one for one in whole_run()]
-    assert "smoothed labels" not in page_of(tmp_path, plain)  # the same curve is not drawn twice
+    assert "objective" not in page_of(tmp_path, plain)  # the same curve is not drawn twice
     assert "nrefs:1|<wbr>bs:20|<wbr>seed:12345|<wbr>case:mixed" in page
     assert "a.{en,de}, { path = b.tsv, weight = 2.0 }" in page
     assert "<dt>duplicates</dt><dd>457</dd>" in page

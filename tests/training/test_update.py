@@ -312,6 +312,7 @@ def test_a_model_that_the_kernels_cannot_compute_takes_the_plain_path(settings: 
     assert (
         plain_path_field(TrainRecipe(), tiny_config(norm_position="pre", attention_bias="none", norm_bias=False)) == ""
     )
+    assert plain_path_field(TrainRecipe(anchor="en"), tiny_config()) == "train.anchor"
     assert fast_path("auto", torch.device("cuda"), torch.bfloat16, plain_path_field=named) is None
     with pytest.raises(
         UserError, match=rf"train\.fast must be auto or off, since {re.escape(named)} needs the plain path"

@@ -90,7 +90,7 @@ function charts(data, element) {
   const { curves } = data;
   return element("div", { class: "run-charts" },
     chart("Loss per token", [{ name: "training", style: "one", points: curves.training }, { name: "validation", style: "two", points: curves.validation, dots: true },
-      { name: "smoothed labels", style: "faint", points: curves.smoothed }], fixed(3)),
+      { name: "objective", style: "faint", points: curves.objective }], fixed(3)),
     chart("Validation scores", [{ name: "BLEU", style: "one", points: curves.bleu, dots: true }, { name: "chrF", style: "two", points: curves.chrf, dots: true }], fixed(1), { fromZero: true }),
     chart("Learning rate", [{ name: "learning rate", style: "one", points: curves.lr }], small, { fromZero: true }),
     chart("Tokens per second", [{ name: "tokens per second", style: "one", points: curves.tokens_per_second }], whole, { fromZero: true }));
