@@ -37,7 +37,7 @@ from regard.weights import check_finite
 
 _LARGEST = 1_000_000  # of every number of pieces, layers or dimensions
 # Search settings that Regard does not have, and the value that turns each off.
-_OFF: dict[str, Any] = {
+OFF: dict[str, Any] = {
     "do_sample": False,
     "no_repeat_ngram_size": 0,
     "encoder_no_repeat_ngram_size": 0,
@@ -145,7 +145,7 @@ def _read_search(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     search = {**{name: settings[name] for name in ids}, **{k: v for k, v in search.items() if v is not None}}
     where = path if path.exists() else folder / "config.json"
     _refuse(
-        search, _OFF, where, "Regard's search does not support it; remove it from the file if the model can do without"
+        search, OFF, where, "Regard's search does not support it; remove it from the file if the model can do without"
     )
     for name in ids:
         if isinstance(search[name], bool) or not isinstance(search[name], int):

@@ -27,7 +27,7 @@ from regard.families import FAMILIES
 from regard.families.family import Family
 from regard.families.table import Entry, from_theirs
 from regard.files import check_new_folder, read_json, sha256
-from regard.importing.marian import import_marian, model_name
+from regard.importing.marian import OFF, import_marian, model_name
 from regard.importing.original import Difference, compare_models
 from regard.importing.sentence_transformers import SentenceModel, is_cross_encoder, read_sentence_model
 from regard.importing.tensors import read_safetensors, weight_files
@@ -39,25 +39,7 @@ from regard.weights import check_finite
 
 _LONGEST = 512  # tokens of an input where a model has no limit and its tokenizer names none
 # Search settings of generation_config.json that a bundle does not keep, and the value that turns each off.
-_UNKEPT: dict[str, Any] = {
-    "do_sample": False,
-    "temperature": 1.0,
-    "top_k": 50,  # transformers' own default
-    "top_p": 1.0,
-    "no_repeat_ngram_size": 0,
-    "encoder_no_repeat_ngram_size": 0,
-    "repetition_penalty": 1.0,
-    "encoder_repetition_penalty": 1.0,
-    "min_length": 0,
-    "min_new_tokens": 0,
-    "num_beam_groups": 1,
-    "diversity_penalty": 0.0,
-    "forced_bos_token_id": None,
-    "begin_suppress_tokens": None,
-    "sequence_bias": None,
-    "exponential_decay_length_penalty": None,
-    "guidance_scale": None,
-}
+_UNKEPT: dict[str, Any] = {**OFF, "temperature": 1.0, "top_k": 50, "top_p": 1.0}  # 50: transformers' own default
 
 
 @dataclass(frozen=True)

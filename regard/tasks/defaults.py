@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from regard.bundle import Bundle
 from regard.config import ModelConfig
@@ -51,3 +52,13 @@ def baseline(
 
 def examine(recipe: Recipe, bundle: Bundle, records: Sequence[Texts]) -> dict[str, Any] | None:
     return None
+
+
+def measure_weights(
+    recipe: Recipe,
+    weights: dict[str, Tensor],
+    tokenizer: Tokenizer,
+    records: Sequence[Texts],
+    device: torch.device,
+) -> dict[str, Any]:
+    return {}

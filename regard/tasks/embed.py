@@ -43,7 +43,7 @@ from regard.progress import counted
 from regard.recipe import Recipe, TrainRecipe
 from regard.tasks import translate
 from regard.tasks.counting import PIECES_PER_WORD
-from regard.tasks.defaults import baseline, begin, complete, examine, fit_head
+from regard.tasks.defaults import baseline, begin, complete, examine, fit_head, measure_weights
 from regard.tasks.embed_plan import outlook, plan, too_little, verdict
 from regard.tasks.retrieval import RetrievalValidator
 from regard.tasks.task import LossFunction, Say
@@ -205,13 +205,3 @@ def score_test_set(recipe: Recipe, bundle: Bundle, records: Sequence[Texts]) -> 
     device = pick_device(recipe.train.device)
     validator = make_validator(recipe, records, bundle.tokenizer, loss_only=False)
     return validator.scores(load_model(bundle).to(device), device, None)
-
-
-def measure_weights(
-    recipe: Recipe,
-    weights: dict[str, Tensor],
-    tokenizer: Tokenizer,
-    records: Sequence[Texts],
-    device: torch.device,
-) -> dict[str, Any]:
-    return {}

@@ -40,7 +40,16 @@ from regard.models.loss import Loss
 from regard.models.token_loss import TokenLoss
 from regard.models.transformer import Transformer
 from regard.recipe import Recipe, TrainRecipe
-from regard.tasks.defaults import about_store, anchored_loss, baseline, begin, complete, examine, fit_head
+from regard.tasks.defaults import (
+    about_store,
+    anchored_loss,
+    baseline,
+    begin,
+    complete,
+    examine,
+    fit_head,
+    measure_weights,
+)
 from regard.tasks.measuring import BATCH_TOKENS, sum_nll
 from regard.tasks.task import Outcome, Plan, Prospect
 from regard.tasks.text import (
@@ -55,7 +64,6 @@ from regard.tasks.text import (
     find_corpus,
     hold_out,
     made_up_column,
-    measure_weights,
     read,
     too_little,
     vocabulary_lines,

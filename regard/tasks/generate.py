@@ -33,7 +33,16 @@ from regard.models.loss import Loss
 from regard.models.token_loss import TokenLoss
 from regard.models.transformer import Transformer
 from regard.recipe import Recipe
-from regard.tasks.defaults import about_store, anchored_loss, baseline, begin, complete, examine, fit_head
+from regard.tasks.defaults import (
+    about_store,
+    anchored_loss,
+    baseline,
+    begin,
+    complete,
+    examine,
+    fit_head,
+    measure_weights,
+)
 from regard.tasks.measuring import BATCH_TOKENS, sum_nll
 from regard.tasks.samples import ContinuationSampler
 from regard.tasks.text import (
@@ -47,7 +56,6 @@ from regard.tasks.text import (
     find_corpus,
     hold_out,
     made_up_column,
-    measure_weights,
     read,
     too_little,
     vocabulary_lines,

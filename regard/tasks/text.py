@@ -8,11 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from regard.data.clean import CleanOptions
 from regard.data.corpus import RecordSource, Texts
@@ -28,7 +25,6 @@ from regard.data.documents import (
 from regard.data.split import HeldOut, sentence_key
 from regard.data.split import hold_out as choose_held_out
 from regard.data.store import Column
-from regard.data.tokenizer import Tokenizer
 from regard.errors import UserError
 from regard.files import write_atomic
 from regard.progress import counted
@@ -206,13 +202,3 @@ def made_up_column(vocab_size: int, number: int, length: int) -> Column:
     """Documents of random ids, of this length."""
     ids = np.random.default_rng(0).integers(vocab_size, size=number * length)
     return Column(ids, np.arange(number + 1) * length)
-
-
-def measure_weights(
-    recipe: Recipe,
-    weights: dict[str, Tensor],
-    tokenizer: Tokenizer,
-    records: Sequence[Texts],
-    device: torch.device,
-) -> dict[str, Any]:
-    return {}
