@@ -12,16 +12,16 @@ from typing import Any
 
 from regard.errors import UserError
 from regard.recipe import Recipe, load_recipe
+from regard.task_table import DEFAULT_TASK, FIGURES, TASK_SETTINGS
 from regard.training.chart import averaged
 from regard.training.metrics import best_validation, read_metrics
-from regard.training.report import points, sample_histories
+from regard.training.report import loss_title, measured, points, sample_histories
 
 _CURVES = {  # name on the page -> kind of record and its field
     "training": ("train", "nll"),
     "objective": ("train", "loss"),
     "validation": ("valid", "loss"),
-    "bleu": ("valid", "bleu"),
-    "chrf": ("valid", "chrf"),
+    "bits_per_byte": ("valid", "bits_per_byte"),
     "lr": ("train", "lr"),
     "tokens_per_second": ("train", "tokens_per_second"),
 }
@@ -33,8 +33,6 @@ _FACTS = (
     "nll",
     "perplexity",
     "bits_per_byte",
-    "bleu",
-    "chrf",
     "lr",
     "tokens_per_second",
 )
@@ -91,9 +89,12 @@ class Watch:
             view |= describe([]) | {"problem": message}
             recipe = None
         is_finished = (self.run / "report.html").is_file()
+        settings = TASK_SETTINGS[recipe.task if recipe else DEFAULT_TASK]
         return view | {
-            "source": recipe.data.source or None if recipe else None,  # only translation has languages
+            "source": recipe.data.source or None if recipe else None,  # only pairs of texts have languages
             "target": recipe.data.target or None if recipe else None,
+            "arrow": "↔" if settings.has_own_head else "→",  # vectors have no direction
+            "loss_title": loss_title(settings),
             "done": (done := 1.0 if is_finished else share_done(recipe, records) if recipe else None),
             "remaining": seconds_left(done, records),
             "finished": is_finished,
@@ -123,6 +124,15 @@ def describe(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             name: [[x, y] for x, y in averaged(points(by_kind[kind], field), _POINTS)]
             for name, (kind, field) in _CURVES.items()
         },
+        "scores": [
+            {
+                "name": FIGURES[key].name,
+                "digits": int(FIGURES[key].form[1]),
+                "points": [[x, y] for x, y in averaged(points(valid, key), _POINTS)],
+                "best": best.get(key) if best else None,
+            }
+            for key in measured(valid)
+        ],
         "latest": _facts(latest),
         "latest_train": _facts(train[-1] if train else None),
         "best": _facts(best),

@@ -10,20 +10,30 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from regard.files import write_atomic
 from regard.html_page import escaped, mark_matches, render_page, row, section, table
 from regard.progress import clock
-from regard.task_table import DEFAULT_TASK, FIGURES, TASK_SETTINGS, sample_kind
+from regard.task_table import DEFAULT_TASK, FIGURES, TASK_SETTINGS, TaskSettings, sample_kind
 from regard.training.chart import Point, Series, chart
 from regard.training.label_report import STYLE, label_sections
 from regard.training.metrics import best_validation
 
 Record = Mapping[str, Any]
 
-_PERCENTAGES = ("accuracy", "f1", "macro_f1", "spearman", "pearson", "retrieval")
+SCORES = (
+    "bleu",
+    "chrf",
+    "accuracy",
+    "f1",
+    "macro_f1",
+    "spearman",
+    "pearson",
+    "retrieval",
+)  # in one chart; a run has one or two
 _SHOWN_VERSIONS = 6  # of a sample
 _OF_NEW_VOCABULARY = {"vocab_size", "unit", "split_digits", "folder"}  # the fields of [tokenizer] that make or name one
 # The first of these that a test set was scored by has a tile.
@@ -53,7 +63,7 @@ def render_report(name: str, recipe: Mapping[str, Any], records: Sequence[Record
     body = [
         f'<header><p class="over">Training report</p><h1>{escaped(title)}</h1><p>{escaped(about)} · {written}</p></header>',
         _tiles(train, valid, test),
-        _curves(train, valid),
+        _curves(train, valid, loss_title(settings)),
         _tests(test, settings.scored),
         label_sections(records, test, valid),
         _samples(valid),
@@ -81,7 +91,7 @@ def _tiles(train: Sequence[Record], valid: Sequence[Record], test: Sequence[Reco
     best = best_validation(valid)
     if best:
         at = f"best, at step {best['step']:,}"
-        measured = [key for key in ("bleu", "chrf", "bits_per_byte", *_PERCENTAGES) if best.get(key) is not None]
+        measured = [key for key in ("bits_per_byte", *SCORES) if best.get(key) is not None]
         tiles += [(f"Validation {FIGURES[key].name}", format(best[key], FIGURES[key].form), at) for key in measured]
         if best.get("loss") is not None:
             perplexity = best.get("perplexity")
@@ -99,16 +109,20 @@ def _tiles(train: Sequence[Record], valid: Sequence[Record], test: Sequence[Reco
     return f'<div class="tiles">{"".join(cards)}</div>'
 
 
-def _curves(train: Sequence[Record], valid: Sequence[Record]) -> str:
+def loss_title(settings: TaskSettings) -> str:
+    """The heading of the curves of the loss."""
+    return "Loss" if settings.has_own_head else "Loss per token"
+
+
+def _curves(train: Sequence[Record], valid: Sequence[Record], loss: str) -> str:
     best = best_validation(valid)
     ring = best["step"] if best else None
+    keys = measured(valid)
     objective = points(train, "loss")  # with label smoothing, R-Drop or an anchor; without them it is the other
     speeds = Series("tokens per second", points(train, "tokens_per_second"), "one")
     charts = [
         chart(
-            "Loss"
-            if any(record.get(key) is not None for record in valid for key in _PERCENTAGES)
-            else "Loss per token",
+            loss,
             [
                 Series("training", points(train, "nll"), "one"),
                 Series("validation", points(valid, "loss"), "two", dots=True),
@@ -118,14 +132,10 @@ def _curves(train: Sequence[Record], valid: Sequence[Record]) -> str:
             ring=ring,
         ),
         chart(
-            "Validation scores",
+            f"Validation {FIGURES[keys[0]].name}" if len(keys) == 1 else "Validation scores",
             [
-                Series("BLEU", points(valid, "bleu"), "one", dots=True),
-                Series("chrF", points(valid, "chrf"), "two", dots=True),
-                *(
-                    Series(FIGURES[key].name, points(valid, key), color, dots=True)
-                    for key, color in zip(_PERCENTAGES, ("one", "one", "two", "one", "two", "one"), strict=True)
-                ),
+                Series(FIGURES[key].name, points(valid, key), color, dots=True)
+                for key, color in zip(keys, cycle(("one", "two")), strict=False)
             ],
             lambda value: f"{value:.1f}",
             from_zero=True,
@@ -149,6 +159,11 @@ def _curves(train: Sequence[Record], valid: Sequence[Record]) -> str:
     warning = f'<p class="warning">The loss is not finite from step {lost[0]:,} on.</p>' if lost else ""
     drawn = "".join(charts)
     return section("Curves", f'{warning}<div class="charts">{drawn}</div>' if drawn else warning)
+
+
+def measured(valid: Sequence[Record]) -> list[str]:
+    """The keys of the scores that these validations have."""
+    return [key for key in SCORES if any(record.get(key) is not None for record in valid)]
 
 
 def _tests(test: Sequence[Record], scored: str) -> str:

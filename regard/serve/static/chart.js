@@ -29,7 +29,7 @@ export function chart(title, series, format, { fromZero = false } = {}) {
   if (!shown.length) { stage.append(element("p", { class: "note" }, "Nothing yet.")); return figure; }
   const all = shown.flatMap((one) => one.points);
   const values = all.map(([, y]) => y);
-  const yTicks = ticks(fromZero ? 0 : Math.min(...values), Math.max(...values));
+  const yTicks = ticks(Math.min(...values, ...(fromZero ? [0] : [])), Math.max(...values, ...(fromZero ? [0] : [])));
   const xMax = Math.max(1, ...all.map(([x]) => x));
 
   function draw() {

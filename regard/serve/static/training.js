@@ -58,7 +58,7 @@ function duration(seconds) {
 }
 
 function draw(data, element) {
-  const pair = data.source === null ? data.name : `${data.source} → ${data.target}`;
+  const pair = data.source === null ? data.name : `${data.source} ${data.arrow} ${data.target}`;
   const head = element("header", { class: "run-head" }, element("h2", { dir: "auto" }, pair), element("p", { class: "note", dir: "auto" }, `run ${data.name}`));
   const parts = [head];
   if (data.done !== null) {
@@ -81,17 +81,20 @@ function tiles(data, element) {
   if (train?.nll !== undefined) tile("Training loss", train.nll.toFixed(3), `learning rate ${small(train.lr ?? 0)}`);
   if (best?.loss !== undefined) tile("Validation loss", best.loss.toFixed(3), `best so far, step ${whole(best.step)}`);
   if (best?.bits_per_byte !== undefined) tile("Bits per byte", best.bits_per_byte.toFixed(3), best.perplexity === undefined ? "on the validation set" : `perplexity ${best.perplexity.toFixed(1)}, validation`);
-  if (best?.bleu !== undefined) tile("BLEU", best.bleu.toFixed(1), best.chrf === undefined ? "on the validation set" : `chrF ${best.chrf.toFixed(1)}, validation`);
-  if (train?.tokens_per_second !== undefined) tile("Tokens per second", whole(train.tokens_per_second), data.source === null ? "of text" : "target side");
+  const [score, ...others] = data.scores.filter((one) => one.best !== null);
+  if (score) tile(score.name[0].toUpperCase() + score.name.slice(1), score.best.toFixed(score.digits), [...others.map((one) => `${one.name} ${one.best.toFixed(one.digits)}`), others.length ? "validation" : "on the validation set"].join(", "));
+  if (train?.tokens_per_second !== undefined) tile("Tokens per second", whole(train.tokens_per_second), data.source === null || data.arrow === "↔" ? "of text" : "target side");
   return element("div", { class: "run-tiles" }, ...made);
 }
 
 function charts(data, element) {
-  const { curves } = data;
+  const { curves, scores } = data;
   return element("div", { class: "run-charts" },
-    chart("Loss per token", [{ name: "training", style: "one", points: curves.training }, { name: "validation", style: "two", points: curves.validation, dots: true },
+    chart(data.loss_title, [{ name: "training", style: "one", points: curves.training }, { name: "validation", style: "two", points: curves.validation, dots: true },
       { name: "objective", style: "faint", points: curves.objective }], fixed(3)),
-    chart("Validation scores", [{ name: "BLEU", style: "one", points: curves.bleu, dots: true }, { name: "chrF", style: "two", points: curves.chrf, dots: true }], fixed(1), { fromZero: true }),
+    curves.bits_per_byte.length && !scores.length
+      ? chart("Bits per byte", [{ name: "validation", style: "two", points: curves.bits_per_byte, dots: true }], fixed(3))
+      : chart(scores.length === 1 ? `Validation ${scores[0].name}` : "Validation scores", scores.map((one, i) => ({ name: one.name, style: i % 2 ? "two" : "one", points: one.points, dots: true })), fixed(scores[0]?.digits ?? 1), { fromZero: true }),
     chart("Learning rate", [{ name: "learning rate", style: "one", points: curves.lr }], small, { fromZero: true }),
     chart("Tokens per second", [{ name: "tokens per second", style: "one", points: curves.tokens_per_second }], whole, { fromZero: true }));
 }

@@ -525,15 +525,27 @@ class TrainingTest(BaseModel):
     metrics: list[dict[str, float | str | None]] = Field(description="each with name, score, confidence and signature")
 
 
+class TrainingScore(BaseModel):
+    """What the validations measure, apart from the loss."""
+
+    name: str
+    digits: int = Field(description="after the point")
+    points: list[tuple[float, float]] = Field(description="a list of [step, value]")
+    best: float | None = Field(description="that of the best validation")
+
+
 class TrainingView(BaseModel):
     """A training run: its progress, learning curves, sample translations and scores."""
 
     name: str = Field(description="the name of the run folder")
     source: str | None
     target: str | None
+    arrow: str = Field(description="what stands between source and target")
     problem: str | None = Field(description="why the run cannot be read")
     records: int
     curves: dict[str, list[tuple[float, float]]] = Field(description="by name: a list of [step, value]")
+    loss_title: str = Field(description="the heading of the curves of the loss")
+    scores: list[TrainingScore]
     latest: dict[str, float] | None
     latest_train: dict[str, float] | None
     best: dict[str, float] | None = Field(description="the best validation")
@@ -541,6 +553,7 @@ class TrainingView(BaseModel):
     samples: list[TrainingSample]
     notes: list[str]
     done: float | None = Field(description="the finished share of the run, between 0 and 1")
+    remaining: float | None = Field(description="about how many seconds the rest takes")
     finished: bool
     updated: float | None = Field(description="the time of the last record, in seconds since 1970")
     now: float

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from regard.errors import UserError
+from regard.recipe import recipe_from_dict
 from regard.serve.watch import Watch
 from regard.serve.web.schemas import TrainingView
 from regard.training.metrics import read_metrics
@@ -61,9 +62,13 @@ def test_a_run_is_read_as_it_was_written(run: Path) -> None:
     _, view = Watch(run).view()
     assert (view["name"], view["source"], view["target"]) == ("my run", "src", "tgt")
     assert view["curves"]["training"] == [[5, 4.9], [10, 4.8], [15, 4.7]]
-    assert view["curves"]["bleu"] == [[10, 7.5], [20, 11.0], [30, 9.0]]
+    assert view["scores"] == [
+        {"name": "BLEU", "digits": 1, "points": [[10, 7.5], [20, 11.0], [30, 9.0]], "best": 11.0},
+        {"name": "chrF", "digits": 1, "points": [[10, 27.5], [20, 31.0], [30, 29.0]], "best": 31.0},
+    ]
+    assert (view["arrow"], view["loss_title"]) == ("→", "Loss per token")
     assert view["curves"]["tokens_per_second"] == [[5, 1005], [10, 1010], [15, 1015]]
-    assert view["best"]["step"] == 20 and view["best"]["bleu"] == 11.0
+    assert view["best"]["step"] == 20
     assert view["latest"]["step"] == 30 and view["latest_train"]["step"] == 15
     assert view["done"] == 30 / 40 and not view["finished"]
     assert view["samples"] == [
@@ -170,6 +175,36 @@ def test_the_page_follows_a_run_as_it_goes_on(browser: Browser, watched: Running
         page.locator(".run-stage .mark text", has_text="training 4.").first.wait_for()
         (run / "report.html").write_text("done", encoding="utf-8")
         page.locator(".run-status", has_text="finished").wait_for()
+
+
+@pytest.mark.parametrize(
+    ("task", "fields", "name", "score", "tile", "chart"),
+    [
+        ("classify", {}, "of classify", {"accuracy": 87.456, "macro_f1": 80.1}, ("Accuracy", "87.46"), "Validation scores"),
+        ("tag", {}, "of tag", {"f1": 51.2}, ("F1", "51.20"), "Validation F1"),
+        ("classify", {}, "of classify", {"spearman": -12.0}, ("Spearman", "-12.00"), "Validation Spearman"),
+        ("embed", {"source": "en", "target": "de"}, "en ↔ de", {"retrieval": 90.25}, ("Retrieval accuracy", "90.25"),
+         "Validation retrieval accuracy"),
+        ("generate", {}, "of generate", {"bits_per_byte": 1.8765}, ("Bits per byte", "1.877"), "Bits per byte"),
+    ],
+)  # fmt: skip
+def test_a_run_of_any_task_shows_its_score(
+    browser: Browser, tmp_path: Path, task: str, fields: dict[str, Any], name: str, score: dict[str, float],
+    tile: tuple[str, str], chart: str,
+) -> None:  # fmt: skip
+    folder = tmp_path / f"of {task}"
+    folder.mkdir()
+    recipe = {"task": task, "data": {"train": "a.tsv", "valid": "b.tsv", **fields}, "train": {"steps": 40}}
+    (folder / "recipe.toml").write_text(recipe_from_dict(recipe).to_toml(), encoding="utf-8")
+    append(folder, train_record(10), {"kind": "valid", "step": 10, "loss": 0.7, "best": True, **score})
+    with running(code=f"import sys; sys.argv[1:] = ['serve', '--run', {str(folder)!r}, '--port', '0']") as server:
+        with open_page(browser, server.url) as page:
+            page.locator(".run-tile", has_text=tile[0]).locator("strong", has_text=tile[1]).wait_for()
+            assert page.locator(".run-head h2").inner_text() == name
+            titles = page.locator(".run-chart h3").all_inner_texts()
+        loss = "Loss per token" if task == "generate" else "Loss"
+        assert titles == [loss, chart, "Learning rate", "Tokens per second"]
+        TrainingView.model_validate(server.get("/training").json())
 
 
 @pytest.mark.slow
