@@ -14,7 +14,9 @@ from regard.data.arrays import Int64Array, IntArray
 from regard.data.sampler import even_cuts
 
 T = TypeVar("T")
-OWN_TILE = 96  # rows from which on a text has a tile to itself
+# By `benchmarks/attention_cpu.py`: rows from which on a text may have a tile to itself, and the share of the scores that may remain
+# for this to pay.
+OWN_TILE, ENOUGH = 96, 0.5
 
 
 def on_device(batch: T, device: torch.device | str, non_blocking: bool = False) -> T:
@@ -96,20 +98,24 @@ def plan_tiles(*columns: IntArray) -> tuple[Int64Array, list[int]]:
 
 
 def plan_by_length(costs: IntArray) -> tuple[Int64Array, list[int]]:
-    """As `plan_tiles` for records of one sequence each, where long ones have tiles of their own, the longest first: every score of
-    a tile is computed, so short texts that fill the tiles of a long one would mostly compute what is then hidden.
+    """As `plan_tiles` for records of one sequence each. Where long ones are few they get tiles of their own, the longest first:
+    every score of a tile is computed, so short texts that fill the tiles of a long one would mostly compute what is then hidden.
 
     `costs` are the lengths with all marks.
 
-    >>> order, sizes = plan_by_length(np.array([20, 200, 100, 30, 50]))
+    >>> order, sizes = plan_by_length(np.array([30, 45, 200, 12, 40, 35, 20, 50]))
     >>> order.tolist(), sizes
-    ([1, 2, 4, 3, 0], [1, 1, 1, 2])
+    ([2, 7, 1, 4, 5, 3, 0, 6], [1, 1, 1, 1, 2, 2])
     """
-    costs = np.asarray(costs)
+    costs = np.asarray(costs, dtype=np.int64)
+    together = plan_tiles(costs - 1)  # it counts one mark itself
     longest_first = np.argsort(-costs, kind="stable")
     num_long = int((costs >= OWN_TILE).sum())
     long, rest = longest_first[:num_long], longest_first[num_long:]
-    order, sizes = plan_tiles(costs[rest] - 1)  # it counts one mark itself
+    order, sizes = plan_tiles(costs[rest] - 1)
+    scores = (costs[long] ** 2).sum() + len(sizes) * costs[rest].max(initial=0) ** 2
+    if scores > ENOUGH * len(together[1]) * costs.max(initial=0) ** 2:
+        return together
     return np.concatenate([long, rest[order]]), [1] * num_long + sizes
 
 
