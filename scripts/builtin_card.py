@@ -96,9 +96,14 @@ def sources_of(corpora: Sequence[str]) -> list[str]:
     """Where these corpora come from: "europarl/train-00.{en,de}", "distilled/europarl-train-00.{en,de}", "made/people.{en,de}"; of
     a model for both directions "en-fr/made/people.{en,fr}".
     """
+    return [*texts_of(corpora), MADE]
+
+
+def texts_of(corpora: Sequence[str]) -> list[str]:
+    """The text that these corpora come from."""
     folders = {folder for corpus in corpora for folder in _folders_of(corpus)}
     known = [source for folder, source in SOURCES.items() if folder in folders]
-    return [*known, *(f"{folder}: unknown origin and licence" for folder in sorted(folders - set(SOURCES))), MADE]
+    return [*known, *(f"{folder}: unknown origin and licence" for folder in sorted(folders - set(SOURCES)))]
 
 
 def _folders_of(corpus: str) -> Sequence[str]:

@@ -34,9 +34,9 @@ echo "Scores of en-de on the Tatoeba test set, which it was not trained on:"
 "$regard" evaluate --source data/tatoeba/test.en.xz --reference data/tatoeba/test.de.xz
 
 echo
-echo "Search by meaning: the built-in encoder reads the folder docs, and finds what answers a question:"
+echo "Search by meaning: the built-in encoder reads the folder docs, and finds what answers a question, in English or German:"
 "$regard" embed docs --index "$work/docs.index" 2>"$work/log" || { cat "$work/log"; exit 1; }
-for question in "Does my text leave my computer?" "Which languages can it detect?"; do
+for question in "Does my text leave my computer?" "Welche Sprachen erkennt es?"; do
     printf '\n  %s\n' "$question"
     COLUMNS=100 "$regard" search "$work/docs.index" "$question" -k 1 | sed 's/^/  /'
 done

@@ -6,7 +6,7 @@ from pathlib import Path
 
 BUILTIN = Path(__file__).parent
 DEFAULT = "en-de"  # where no model is named
-DEFAULTS = {"embed": "minilm"}  # the same, by task, for other tasks than translation
+DEFAULTS = {"embed": "minilm-en-de"}  # the same, by task, for other tasks than translation
 
 
 def shown_name(folder: Path) -> str:

@@ -469,5 +469,5 @@ def test_recipes_of_label_sets_have_the_settings_that_are_chosen_for_files_of_th
 
 
 def test_only_narrow_encoders_take_the_larger_rate_for_tags() -> None:
-    assert [_lr(task, "minilm") for task in TASK_NAMES] == [1e-4, 2e-4]
+    assert [_lr(task, "minilm-en-de") for task in TASK_NAMES] == [1e-4, 2e-4]
     assert [_lr(task, "no such model, so of the usual width") for task in TASK_NAMES] == [5e-5, 5e-5]

@@ -330,7 +330,9 @@ def test_a_recipe_that_is_written_names_a_built_in_model_by_its_name(tmp_path: P
     (tmp_path / "recipe" / "en-de").mkdir()  # is not meant
     (tmp_path / "recipe" / "written.toml").write_text(recipe.to_toml())
     assert load_recipe(tmp_path / "recipe" / "written.toml") == recipe
-    with pytest.raises(UserError, match="must name one of the built-in models en-de, de-en, minilm, but names 'xx'"):
+    with pytest.raises(
+        UserError, match="must name one of the built-in models en-de, de-en, minilm-en-de, but names 'xx'"
+    ):
         load_recipe(tmp_path / "recipe" / "written.toml", ["train.init=builtin:xx"])
 
 

@@ -133,7 +133,7 @@ def test_settings_that_others_overrule_are_left_out(tmp_path: Path) -> None:
             ("vocab_size", "unit", "character_coverage", "split_digits", "protect", "tag_targets", "extend", "folder"),
             0,
         ),
-        "train": {"steps": 0, "epochs": 2.0, "minutes": 0.0, "init": "builtin:minilm"},
+        "train": {"steps": 0, "epochs": 2.0, "minutes": 0.0, "init": "builtin:minilm-en-de"},
     }
 
     def shown() -> list[str]:
