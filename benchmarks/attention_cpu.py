@@ -22,7 +22,7 @@ from regard.nn.kernels import Kernel, attention, choose
 
 
 def tiles(rounds: int) -> list[dict[str, Any]]:
-    """Texts of MiniLM's size in bf16: some short, one long one among them, and many long ones."""
+    """Texts of MiniLM's size in bf16: short ones, the same with two long ones among them, and long ones."""
     draw = np.random.default_rng(0)
     kinds = {
         "short": draw.integers(8, 30, 60),

@@ -105,13 +105,15 @@ class SequenceLayout:
     @cached_property
     def parts(self) -> list[tuple[slice, SequenceLayout]]:
         """Neighbouring tiles of similar length, as their rows and a layout of their own, so that a kernel pads the tiles of each
-        part to its longest one alone. A part ends before a tile with at most half as many rows. One part, the layout itself,
-        where that would save less than a quarter of the scores.
+        part to its longest one alone. A part ends before a tile with at most half as many rows. Empty: that would save less than
+        a quarter of the scores.
 
         >>> layout = SequenceLayout.from_lengths([9, 5, 4, 2, 2, 3], tile_sizes=[1, 2, 2, 1])
         >>> [(rows.start, rows.stop, part.lengths) for rows, part in layout.parts]
         [(0, 18, (9, 5, 4)), (18, 25, (2, 2, 3))]
         """
+        if not self.tile_sizes:
+            return []
         cuts, longest = [0], [0]
         for number, rows in enumerate(self.tiles.lengths):
             if 2 * rows <= longest[-1]:
@@ -120,8 +122,8 @@ class SequenceLayout:
             longest[-1] = max(longest[-1], rows)
         ends = [*cuts[1:], len(self.tile_sizes)]
         scores = sum((end - start) * rows**2 for start, end, rows in zip(cuts, ends, longest, strict=True))
-        if scores > 0.75 * len(self.tile_sizes) * max(longest) ** 2 or not self.tile_sizes:
-            return [(slice(0, self.num_tokens), self)]
+        if scores > 0.75 * len(self.tile_sizes) * max(longest) ** 2:
+            return []
         parts: list[tuple[slice, SequenceLayout]] = []
         lengths, row = iter(self.lengths), 0
         for start, end in zip(cuts, ends, strict=True):

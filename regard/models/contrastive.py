@@ -6,8 +6,8 @@ The loss is the cross-entropy over rows and over columns, so the other pairs of 
 et al., 2018). Divided by its count it is sentence-transformers' MultipleNegativesSymmetricRankingLoss with scale = 1 / temperature,
 except where pairs share a text.
 
-An encoder learns another language without moving what it knows (knowledge distillation; Reimers and Gurevych, 2020): the vectors
-of the language that it knows are also held where they were, and so the other's are drawn there.
+An encoder learns another language and forgets little (after Reimers and Gurevych, 2020): the vectors of the language that it knows
+are also held near where they were, and so those of the other are drawn there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.nn import functional
 from regard.models.loss import Loss
 
 # How much a squared distance counts beside the two cross-entropies of a pair. With it the built-in encoder learnt German
-# (recipes/builtin/encoder.toml) and lost nothing on STS-B (docs/results.md).
+# (recipes/builtin/encoder.toml); what that cost is in docs/results.md.
 ANCHOR = 5.0
 
 

@@ -15,7 +15,7 @@ from regard.recipe import Recipe, load_recipe
 from regard.task_table import DEFAULT_TASK, FIGURES, TASK_SETTINGS
 from regard.training.chart import averaged
 from regard.training.metrics import best_validation, read_metrics
-from regard.training.report import loss_title, measured, points, sample_histories
+from regard.training.report import loss_title, measured_scores, points, sample_histories
 
 _CURVES = {  # name on the page -> kind of record and its field
     "training": ("train", "nll"),
@@ -131,7 +131,7 @@ def describe(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 "points": [[x, y] for x, y in averaged(points(valid, key), _POINTS)],
                 "best": best.get(key) if best else None,
             }
-            for key in measured(valid)
+            for key in measured_scores(valid)
         ],
         "latest": _facts(latest),
         "latest_train": _facts(train[-1] if train else None),

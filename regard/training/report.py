@@ -117,7 +117,7 @@ def loss_title(settings: TaskSettings) -> str:
 def _curves(train: Sequence[Record], valid: Sequence[Record], loss: str) -> str:
     best = best_validation(valid)
     ring = best["step"] if best else None
-    keys = measured(valid)
+    keys = measured_scores(valid)
     objective = points(train, "loss")  # with label smoothing, R-Drop or an anchor; without them it is the other
     speeds = Series("tokens per second", points(train, "tokens_per_second"), "one")
     charts = [
@@ -161,7 +161,7 @@ def _curves(train: Sequence[Record], valid: Sequence[Record], loss: str) -> str:
     return section("Curves", f'{warning}<div class="charts">{drawn}</div>' if drawn else warning)
 
 
-def measured(valid: Sequence[Record]) -> list[str]:
+def measured_scores(valid: Sequence[Record]) -> list[str]:
     """The keys of the scores that these validations have."""
     return [key for key in SCORES if any(record.get(key) is not None for record in valid)]
 

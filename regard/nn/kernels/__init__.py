@@ -140,9 +140,9 @@ def attention(
     asked = {"bias": bias, "mask": mask, "dropout": dropout or None, "hook": hook}
     given = {name: value for name, value in asked.items() if value is not None}
     attend = _KERNELS[kernel].attention
-    if kernel in _ON_A_GRID and q_layout is k_layout and isinstance(q_layout, SequenceLayout):
+    if kernel in _ON_A_GRID and q_layout is k_layout and isinstance(q_layout, SequenceLayout) and q_layout.parts:
         each = [attend(q[rows], k[rows], v[rows], part, part, causal, scale, **given) for rows, part in q_layout.parts]
-        return each[0] if len(each) == 1 else torch.cat(each)
+        return torch.cat(each)
     output: Tensor = attend(q, k, v, q_layout, k_layout, causal, scale, **given)
     return output
 
